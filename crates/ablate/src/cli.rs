@@ -1,0 +1,158 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Swap the norm or the activation of a small Transformer, and see what changes.
+///
+/// `ablate STUDY` is short for `ablate run STUDY`. A study is a TOML file, named by its path or, if it lies in
+/// `experiments/`, by its name.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Cli {
+    /// Reads the command line; a first word that is no command is the study of `run`.
+    pub fn read() -> Self {
+        let mut args: Vec<OsString> = std::env::args_os().collect();
+        let mut definition = Cli::command();
+        definition.build();
+        let is_study = |word: &OsString| {
+            let word = word.to_string_lossy();
+            !word.starts_with('-') && definition.find_subcommand(word.as_ref()).is_none()
+        };
+        if args.get(1).is_some_and(is_study) {
+            args.insert(1, "run".into());
+        }
+        Cli::parse_from(args)
+    }
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+   0  done
+   1  internal error, or some runs of a study failed
+   2  wrong usage or configuration
+   3  the run diverged (a study goes on: divergence is a result)
+   4  the run folder is in use by another process
+   5  a corpus, run or study folder is missing or damaged
+   6  the disk is full, or a file cannot be written
+  75  stopped on request; the same command goes on with what is left";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train every variant of a study over its seeds, skip what is complete, and write the report
+    Run(Run),
+    /// Write the report of a study from its run folders, and print its table
+    Report(Report),
+    /// List the studies in `experiments/`
+    List,
+    /// Print what a study would run: variants, differences, budgets, and the reference's full configuration
+    Show(Study),
+    /// Print text that a finished run's model writes
+    Sample(Sample),
+    /// Print completions for a shell
+    Completions {
+        /// The shell to complete for
+        shell: Shell,
+    },
+    #[command(hide = true)]
+    Worker(Worker),
+}
+
+/// A study, and what to change about it.
+#[derive(Clone, Debug, Args)]
+pub struct Study {
+    /// Name of a study in `experiments/`, or path of a study file
+    pub study: String,
+    /// Set a key for all variants, as in `--set model.norm=rmsnorm`; can be given more than once
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Runs of each variant, with seeds 0, 1, ...
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<usize>,
+    /// Training steps of each run
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Where to compute: flex or ndarray (CPU), or wgpu (GPU, if built in)
+    #[arg(long, default_value = "flex")]
+    pub backend: train::Backend,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub study: Study,
+    /// Runs at a time [default: one per core]; each has its share of the cores as threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
+    /// Print lines instead of a dashboard, as without a terminal
+    #[arg(long)]
+    pub plain: bool,
+    /// Folder for results: run folders and reports go to OUT/STUDY
+    #[arg(long, default_value = "runs")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Name of a study that has run, or the path of its results
+    pub study: String,
+    /// Folder for results
+    #[arg(long, default_value = "runs")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Sample {
+    /// Folder of a finished run, as in `runs/rmsnorm-swiglu/baseline/seed-0`
+    pub run: PathBuf,
+    /// Text to go on from
+    #[arg(long, default_value = "")]
+    pub prompt: String,
+    /// Tokens to write
+    #[arg(long, default_value_t = 300, value_name = "N")]
+    pub tokens: usize,
+    /// Spread of the choice: 1 as the model has it, 0 always the likeliest token
+    #[arg(long, default_value_t = 0.8, value_parser = temperature)]
+    pub temperature: f64,
+    /// Seed of the choice
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+}
+
+/// One run of a study, in a process of its own.
+#[derive(Debug, Args)]
+pub struct Worker {
+    pub folder: PathBuf,
+    /// The run's config as TOML
+    pub config: String,
+    /// The command that the study was started with
+    #[arg(long)]
+    pub command: String,
+    #[arg(long)]
+    pub dashboard: bool,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("must be 0 or a positive number".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,155 @@
+//! `ablate`: the command line, the terminal and the processes of a study.
+
+mod cli;
+mod processes;
+mod screen;
+mod studies;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use data::DataError;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use study::{Override, Plan};
+use train::{BadFile, ConfigError, Display, Ending, Locked, Provenance, RunConfig, RunFolder, Sampling};
+
+use cli::{Cli, Command};
+use processes::Outcome;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let command = Cli::read().command;
+    // A panic is an internal error, whose code is 1.
+    match std::panic::catch_unwind(|| dispatch(command)) {
+        Ok(Ok(code)) => ExitCode::from(code),
+        Ok(Err(error)) => {
+            eprintln!("ablate: {error:#}");
+            ExitCode::from(exit_code(&error))
+        }
+        Err(_) => ExitCode::from(1),
+    }
+}
+
+fn dispatch(command: Command) -> Result<u8> {
+    match command {
+        Command::Run(run) => {
+            let plan = plan(&run.study)?;
+            Ok(match processes::run_study(&plan, &run)? {
+                Outcome::Ended => 0,
+                Outcome::SomeFailed => 1,
+                Outcome::Stopped => 75,
+            })
+        }
+        Command::Report(report) => {
+            let named = report.out.join(&report.study);
+            let folder = if named.is_dir() { named } else { report.study.into() };
+            let comparison = study::write_report(&folder)?;
+            print(&format!("{}\n{}\n", comparison.plain(), folder.join("report.html").display()))
+        }
+        Command::List => print(&list()),
+        Command::Show(args) => print(&plan(&args)?.to_string()),
+        Command::Sample(args) => {
+            let sampling = Sampling {
+                prompt: args.prompt,
+                n_tokens: args.tokens,
+                temperature: args.temperature,
+                seed: args.seed,
+            };
+            print(&(train::sample(&RunFolder::new(args.run), &sampling)? + "\n"))
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "ablate", &mut std::io::stdout());
+            Ok(0)
+        }
+        Command::Worker(worker) => work(worker),
+    }
+}
+
+/// Prints a result. A reader that has gone is no error.
+fn print(text: &str) -> Result<u8> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(0),
+    }
+}
+
+fn plan(args: &cli::Study) -> Result<Plan> {
+    let mut overrides = vec![];
+    for text in &args.set {
+        overrides.push(Override::from_assignment(text)?);
+    }
+    overrides.extend(args.seeds.map(|n| Override::from_option("--seeds", "seeds", n)));
+    overrides.extend(args.steps.map(|n| Override::from_option("--steps", "train.steps", n)));
+    Plan::read(&studies::find(&args.study)?, &overrides, args.backend)
+}
+
+fn list() -> String {
+    let studies = studies::all();
+    let width = studies.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, path): &(String, std::path::PathBuf)| {
+        let description = study::description(path).unwrap_or_else(|error| format!("({error})"));
+        format!("{name:<width$}  {description}\n")
+    };
+    studies.iter().map(line).collect()
+}
+
+/// Trains one run; the parent reads its folder.
+fn work(worker: cli::Worker) -> Result<u8> {
+    let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
+    let stop = stop_flag()?;
+    std::fs::create_dir_all(&worker.folder).with_context(|| format!("{}: cannot be created", worker.folder.display()))?;
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(worker.folder.join("log.txt"));
+    let log = log.with_context(|| format!("{}: the log cannot be written", worker.folder.display()))?;
+    tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();
+    let provenance = Provenance {
+        commit: env!("ABLATE_COMMIT").into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        command: worker.command,
+    };
+    let display = if worker.dashboard { Display::Dashboard } else { Display::Plain };
+    Ok(match train::run(&config, &worker.folder, provenance, display, stop)? {
+        Ending::Done => 0,
+        Ending::Diverged { .. } => 3,
+        Ending::Stopped { .. } => 75,
+    })
+}
+
+/// Becomes true on the first interrupt or termination signal; a second one ends the process at once.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 75, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
+}
+
+/// Whether standard output can show a dashboard.
+fn can_draw() -> bool {
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !dumb
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.is::<ConfigError>() {
+            return 2;
+        }
+        if cause.is::<Locked>() {
+            return 4;
+        }
+        if cause.is::<DataError>() || cause.is::<BadFile>() {
+            return 5;
+        }
+        if cause.is::<std::io::Error>() {
+            return 6;
+        }
+    }
+    1
+}

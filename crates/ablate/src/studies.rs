@@ -1,0 +1,43 @@
+//! Finding study files.
+
+use std::path::{Path, PathBuf};
+
+use study::nearest;
+use train::ConfigError;
+
+/// The folder where studies are found by name.
+const FOLDER: &str = "experiments";
+
+/// Study files that can be named, with their names.
+pub fn all() -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<(String, PathBuf)> = entries
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter_map(|path| Some((path.file_stem()?.to_str()?.to_string(), path)))
+        .collect();
+    files.sort();
+    files
+}
+
+/// The file of a study given by name or by path.
+///
+/// # Errors
+/// Neither exists; the message lists near names.
+pub fn find(study: &str) -> Result<PathBuf, ConfigError> {
+    let named = Path::new(FOLDER).join(format!("{study}.toml"));
+    if named.is_file() {
+        return Ok(named);
+    }
+    if Path::new(study).is_file() {
+        return Ok(study.into());
+    }
+    let mut names: Vec<String> = all().into_iter().map(|(name, _)| name).collect();
+    if names.is_empty() {
+        return Err(ConfigError(format!(
+            "there is no study `{study}`: no such file, and no folder `{FOLDER}` with studies here"
+        )));
+    }
+    let near = nearest(study, &names).to_string();
+    names.retain(|name| *name != near);
+    Err(ConfigError(format!("there is no study `{study}`; did you mean `{near}`? Others: {}", names.join(", "))))
+}

@@ -1,0 +1,15 @@
+//! Text in, token windows out: corpora, tokenizers, splits and batches. It never sees a weight.
+
+mod corpus;
+mod dataset;
+mod error;
+mod tales;
+mod tokenizer;
+mod windows;
+
+pub use corpus::{Corpus, EMBEDDED};
+pub use dataset::{DataConfig, Dataset, Split};
+pub use error::DataError;
+pub use tales::{Tale, tales};
+pub use tokenizer::{Tokenizer, TokenizerKind};
+pub use windows::Batch;

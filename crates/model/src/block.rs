@@ -1,0 +1,61 @@
+//! One decoder block: attention and feed-forward, each on a residual branch.
+
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use strum::VariantArray;
+
+use crate::attention::{Attention, Context};
+use crate::{FeedForward, ModelConfig, Norm};
+
+/// Where a block applies its norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NormPlacement {
+    /// x + f(norm(x)); a final norm follows the last block. GPT-2.
+    Pre,
+    /// norm(x + f(x)); the last block's norm is the final one. Vaswani et al., 2017.
+    Post,
+}
+
+/// Attention and feed-forward around the residual stream.
+#[derive(Module, Debug)]
+pub struct Block {
+    attn_norm: Norm,
+    attn: Attention,
+    ffn_norm: Norm,
+    ffn: FeedForward,
+    dropout: Dropout,
+    #[module(skip)]
+    placement: NormPlacement,
+}
+
+impl Block {
+    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+        Block {
+            attn_norm: config.norm.init(config.d_model, config.alpha_attn, device),
+            attn: Attention::new(config, device),
+            ffn_norm: config.norm.init(config.d_model, config.alpha_ffn, device),
+            ffn: FeedForward::new(config, device),
+            dropout: DropoutConfig::new(config.dropout).init(),
+            placement: config.norm_placement,
+        }
+    }
+
+    /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
+    pub(crate) fn forward(&self, x: Tensor<3>, context: &Context) -> Tensor<3> {
+        let attn = |x| self.dropout.forward(self.attn.forward(x, context));
+        let ffn = |x| self.dropout.forward(self.ffn.forward(x));
+        match self.placement {
+            NormPlacement::Pre => {
+                let x = x.clone() + attn(self.attn_norm.forward(x));
+                x.clone() + ffn(self.ffn_norm.forward(x))
+            }
+            NormPlacement::Post => {
+                let x = self.attn_norm.forward(x.clone() + attn(x));
+                self.ffn_norm.forward(x.clone() + ffn(x))
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What a model is made of.
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+
+use crate::{Decoder, Ffn, NormKind, NormPlacement, Position, init};
+
+/// Every choice that makes one decoder, all of them final.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Tokens in a training window, and the longest context that learned positions know.
+    pub seq_len: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Number of blocks.
+    pub n_layers: usize,
+    /// Attention heads; each is `d_model / n_heads` wide.
+    pub n_heads: usize,
+    /// Hidden width of the feed-forward.
+    pub d_ff: usize,
+    /// The function at every norm site.
+    pub norm: NormKind,
+    /// Where a block applies its norms.
+    pub norm_placement: NormPlacement,
+    /// The activation of the feed-forward.
+    pub ffn: Ffn,
+    /// How attention learns the order of tokens.
+    pub position: Position,
+    /// Probability that an element is dropped, after the embedding, in the attention weights and on both branches.
+    pub dropout: f64,
+    /// DyT only: initial alpha of the norms in front of (or behind) attention.
+    pub alpha_attn: f64,
+    /// DyT only: initial alpha of the norms of the feed-forward.
+    pub alpha_ffn: f64,
+    /// DyT only: initial alpha of the final norm.
+    pub alpha_final: f64,
+    /// Multiplies the embeddings by a learned scalar that starts at sqrt(d_model), as the DyT authors do for language models.
+    pub embedding_scale: bool,
+}
+
+impl ModelConfig {
+    /// Checks that the choices fit together.
+    ///
+    /// # Errors
+    /// One sentence that names the key, its value and what would be right.
+    pub fn validate(&self) -> Result<(), String> {
+        for (key, value) in [
+            ("seq_len", self.seq_len),
+            ("d_model", self.d_model),
+            ("n_layers", self.n_layers),
+            ("n_heads", self.n_heads),
+            ("d_ff", self.d_ff),
+        ] {
+            if !(1..=1 << 20).contains(&value) {
+                return Err(format!("model.{key} = {value}: must be between 1 and {}", 1 << 20));
+            }
+        }
+        if !self.d_model.is_multiple_of(self.n_heads) {
+            return Err(format!(
+                "model.d_model = {} is not divisible by model.n_heads = {}",
+                self.d_model, self.n_heads
+            ));
+        }
+        if self.position == Position::Rope && !self.head_dim().is_multiple_of(2) {
+            return Err(format!(
+                "model.position = \"rope\" rotates pairs, so d_model / n_heads must be even: it is {}",
+                self.head_dim()
+            ));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(format!("model.dropout = {}: must be at least 0 and below 1", self.dropout));
+        }
+        for (key, alpha) in
+            [("alpha_attn", self.alpha_attn), ("alpha_ffn", self.alpha_ffn), ("alpha_final", self.alpha_final)]
+        {
+            if !(alpha.is_finite() && alpha > 0.0) {
+                return Err(format!("model.{key} = {alpha}: must be a positive number"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys that these choices leave without effect, each with the choice that would use it.
+    pub fn unused_keys(&self) -> Vec<(&'static str, &'static str)> {
+        match self.norm {
+            NormKind::Dyt => vec![],
+            _ => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
+        }
+    }
+
+    /// Width of one attention head.
+    pub fn head_dim(&self) -> usize {
+        self.d_model / self.n_heads
+    }
+
+    /// A decoder with GPT-2's initialisation, every tensor drawn from (`seed`, its name).
+    pub fn init(&self, vocab_size: usize, seed: u64, device: &Device) -> Decoder {
+        init::gpt2(Decoder::new(self, vocab_size, device), self.n_layers, seed)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A tiny model to switch parts of.
+    pub(crate) fn tiny() -> ModelConfig {
+        ModelConfig {
+            seq_len: 8,
+            d_model: 16,
+            n_layers: 2,
+            n_heads: 2,
+            d_ff: 24,
+            norm: NormKind::LayerNorm,
+            norm_placement: NormPlacement::Pre,
+            ffn: Ffn::Gelu,
+            position: Position::Learned,
+            dropout: 0.0,
+            alpha_attn: 1.0,
+            alpha_ffn: 1.0,
+            alpha_final: 1.0,
+            embedding_scale: false,
+        }
+    }
+
+    /// Every combination of norm, placement, feed-forward and position.
+    pub(crate) fn combinations() -> Vec<ModelConfig> {
+        use strum::VariantArray;
+        let mut all = vec![];
+        for &norm in NormKind::VARIANTS {
+            for &norm_placement in NormPlacement::VARIANTS {
+                for &ffn in Ffn::VARIANTS {
+                    for &position in Position::VARIANTS {
+                        all.push(ModelConfig { norm, norm_placement, ffn, position, ..tiny() });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn check(change: impl FnOnce(&mut ModelConfig), expected: &str) {
+        let mut config = tiny();
+        change(&mut config);
+        assert_eq!(config.validate().unwrap_err(), expected);
+    }
+
+    #[test]
+    fn wrong_choices_are_named() {
+        tiny().validate().unwrap();
+        check(|c| c.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");
+        check(|c| c.n_layers = 0, "model.n_layers = 0: must be between 1 and 1048576");
+        check(|c| c.dropout = 1.0, "model.dropout = 1: must be at least 0 and below 1");
+        check(|c| c.dropout = f64::NAN, "model.dropout = NaN: must be at least 0 and below 1");
+        check(|c| c.alpha_ffn = 0.0, "model.alpha_ffn = 0: must be a positive number");
+        check(
+            |c| {
+                c.n_heads = 16;
+                c.position = Position::Rope;
+            },
+            "model.position = \"rope\" rotates pairs, so d_model / n_heads must be even: it is 1",
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! A decoder-only Transformer whose norm, norm placement, feed-forward and positions are switched by its config.
+//!
+//! It opens no file and knows no corpus. Hidden states are `[batch, seq, d_model]` throughout.
+
+mod attention;
+mod block;
+mod budget;
+mod config;
+mod decoder;
+mod ffn;
+mod init;
+mod norm;
+mod position;
+mod projection;
+
+pub use block::{Block, NormPlacement};
+pub use budget::Budget;
+pub use config::ModelConfig;
+pub use decoder::Decoder;
+pub use ffn::{FeedForward, Ffn};
+pub use norm::{Norm, NormKind};
+pub use position::Position;

@@ -1,0 +1,241 @@
+//! The comparison of a study's variants with its reference.
+
+use serde::Serialize;
+use train::State;
+
+use crate::stats::{Paired, mean_and_deviation};
+use crate::table::Table;
+use crate::{Matching, RunResult, StudyResults, VariantResults};
+
+/// Everything that tables, pages and files say about a study.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    pub study: String,
+    pub description: String,
+    pub matching: Matching,
+    /// The reference first.
+    pub rows: Vec<Row>,
+    /// Lowest expected validation loss in nats per token, where the corpus knows it.
+    pub floor: Option<f64>,
+}
+
+/// One variant against the reference. Losses are in nats per token, at the last step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub variant: String,
+    pub changes: Vec<String>,
+    pub n_params: Option<usize>,
+    pub flops_per_token: Option<usize>,
+    pub n_done: usize,
+    pub n_diverged: usize,
+    pub n_other: usize,
+    pub loss: Option<f64>,
+    /// Standard deviation of the loss over seeds.
+    pub loss_deviation: Option<f64>,
+    /// exp of the mean loss.
+    pub perplexity: Option<f64>,
+    pub bits_per_byte: Option<f64>,
+    /// Lowest evaluation of each run, averaged; biased towards low.
+    pub best_loss: Option<f64>,
+    pub tokens_per_second: Option<f64>,
+    pub roughness: Option<f64>,
+    /// Difference in loss to the reference, paired by seed.
+    pub difference: Option<Paired>,
+    /// Difference in roughness to the reference, paired by seed.
+    pub roughness_difference: Option<Paired>,
+}
+
+impl Comparison {
+    /// Compares every variant with the first.
+    pub fn of(results: &StudyResults) -> Self {
+        let reference = &results.variants[0];
+        let rows = results.variants.iter().enumerate().map(|(i, variant)| {
+            let against = (i > 0).then_some(reference);
+            Row::of(variant, against)
+        });
+        Comparison {
+            study: results.name.clone(),
+            description: results.description.clone(),
+            matching: results.matching,
+            rows: rows.collect(),
+            floor: results.variants.iter().flat_map(|v| &v.runs).find_map(|run| run.meta.floor),
+        }
+    }
+
+    fn reference(&self) -> &str {
+        &self.rows[0].variant
+    }
+
+    /// What was found, one sentence a variant.
+    pub fn sentences(&self) -> Vec<String> {
+        self.rows[1..].iter().map(|row| row.sentence(self.reference())).collect()
+    }
+
+    /// Reservations that belong beside the figures.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = vec![];
+        if self.matching == Matching::Width {
+            notes.push("Budgets are unmatched: variants have different numbers of parameters.".to_string());
+        }
+        for row in &self.rows {
+            if row.n_diverged > 0 {
+                notes.push(format!("{}: {} diverged.", row.variant, runs(row.n_diverged)));
+            }
+            if row.n_other > 0 {
+                notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_other)));
+            }
+        }
+        if let Some(floor) = self.floor {
+            notes.push(format!(
+                "The corpus is generated: no model can expect a loss below {floor:.4} nats per token (perplexity {:.3}).",
+                floor.exp()
+            ));
+        }
+        notes
+    }
+
+    /// The main table.
+    pub(crate) fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            "variant", "params", "FLOPs/token", "valid loss", "perplexity", "bits/byte", "ppl difference", "95% interval",
+            "seeds better", "early roughness", "tokens/s",
+        ]);
+        for row in &self.rows {
+            let change = |nats: f64| format!("{:+.2}%", percent(nats));
+            let interval = row.difference.and_then(|d| d.interval);
+            table.rows.push(vec![
+                row.variant.clone(),
+                show(row.n_params, grouped),
+                show(row.flops_per_token, |flops| format!("{:.2}M", flops as f64 / 1e6)),
+                match (row.loss, row.loss_deviation) {
+                    (Some(loss), Some(deviation)) => format!("{loss:.4} ±{deviation:.4}"),
+                    (loss, _) => show(loss, |loss| format!("{loss:.4}")),
+                },
+                show(row.perplexity, |ppl| format!("{ppl:.3}")),
+                show(row.bits_per_byte, |bits| format!("{bits:.4}")),
+                show(row.difference, |d| change(d.mean)),
+                show(interval, |(low, high)| format!("{} to {}", change(low), change(high))),
+                show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
+                show(row.roughness, |roughness| format!("{roughness:.4}")),
+                show(row.tokens_per_second, |speed| grouped(speed.round() as usize)),
+            ]);
+        }
+        table
+    }
+
+    /// The comparison as text for a terminal.
+    pub fn plain(&self) -> String {
+        let mut text = format!("{}\n", self.table().plain());
+        for line in self.sentences().iter().chain(&self.notes()) {
+            text += &format!("{line}\n");
+        }
+        text
+    }
+}
+
+impl Row {
+    fn of(variant: &VariantResults, reference: Option<&VariantResults>) -> Self {
+        let runs = &variant.runs;
+        let count = |state| runs.iter().filter(|run| run.state == state).count();
+        let mean = |values: Vec<f64>| mean_and_deviation(&values).map(|(mean, _)| mean);
+        let each = |f: &dyn Fn(&RunResult) -> Option<f64>| runs.iter().filter_map(f).collect::<Vec<f64>>();
+        let loss = |run: &RunResult| run.last().map(|line| line.loss);
+        let losses = mean_and_deviation(&each(&loss));
+        let pairs = |f: &dyn Fn(&RunResult) -> Option<f64>| {
+            let pairs: Vec<(f64, f64)> = reference?
+                .runs
+                .iter()
+                .filter_map(|a| {
+                    let b = runs.iter().find(|b| b.config.seed == a.config.seed)?;
+                    Some((f(a)?, f(b)?))
+                })
+                .collect();
+            Paired::of(&pairs)
+        };
+        let (n_done, n_diverged) = (count(State::Done), count(State::Diverged));
+        Row {
+            variant: variant.name.clone(),
+            changes: variant.changes.clone(),
+            n_params: runs.first().map(|run| run.meta.n_params),
+            flops_per_token: runs.first().map(|run| run.meta.flops_per_token),
+            n_done,
+            n_diverged,
+            n_other: runs.len() - n_done - n_diverged,
+            loss: losses.map(|(mean, _)| mean),
+            loss_deviation: losses.and_then(|(_, deviation)| deviation),
+            perplexity: losses.map(|(mean, _)| mean.exp()),
+            bits_per_byte: mean(each(&|run| run.last()?.bits_per_byte)),
+            best_loss: mean(each(&|run| run.last().and(run.best()).map(|line| line.loss))),
+            tokens_per_second: mean(each(&RunResult::tokens_per_second)),
+            roughness: mean(each(&RunResult::roughness)),
+            difference: pairs(&loss),
+            roughness_difference: pairs(&RunResult::roughness),
+        }
+    }
+
+    fn sentence(&self, reference: &str) -> String {
+        let name = &self.variant;
+        let Some(difference) = self.difference else {
+            return format!("{name}: no seed is finished for both it and {reference}, so nothing can be said.");
+        };
+        let size = format!("{:.2}% {}", percent(difference.mean).abs(), direction(difference.mean, "lower", "higher"));
+        let seeds = format!("in {} of {} seeds", difference.n_lower, difference.n);
+        let mut text = match difference.interval {
+            None => format!("{name}: perplexity {size} than {reference} with one seed; one seed decides nothing."),
+            Some((low, high)) => {
+                let interval = format!("95% interval {:+.2}% to {:+.2}%", percent(low), percent(high));
+                if low < 0.0 && high < 0.0 || low > 0.0 && high > 0.0 {
+                    let verdict = direction(difference.mean, "better", "worse");
+                    format!("{name} is {verdict} than {reference}: perplexity {size} ({interval}), better {seeds}.")
+                } else {
+                    format!(
+                        "{name} against {reference} is undecided: perplexity {size}, but the {interval} holds zero; \
+                         better {seeds}."
+                    )
+                }
+            }
+        };
+        if let Some(Paired { mean, interval: Some((low, high)), n_lower, n }) = self.roughness_difference {
+            let word = match (low > 0.0, high < 0.0) {
+                (true, _) => "rougher",
+                (_, true) => "smoother",
+                _ => "neither smoother nor rougher beyond doubt",
+            };
+            text += &format!(
+                " Its early loss curve is {word}: roughness {mean:+.4} nats (95% interval {low:+.4} to {high:+.4}), lower \
+                 in {n_lower} of {n} seeds."
+            );
+        }
+        text
+    }
+}
+
+/// A difference in nats as a change of perplexity in percent.
+fn percent(nats: f64) -> f64 {
+    100.0 * nats.exp_m1()
+}
+
+fn direction<'a>(difference: f64, lower: &'a str, higher: &'a str) -> &'a str {
+    if difference < 0.0 { lower } else { higher }
+}
+
+fn show<T>(value: Option<T>, f: impl FnOnce(T) -> String) -> String {
+    value.map_or("-".into(), f)
+}
+
+fn runs(n: usize) -> String {
+    if n == 1 { "1 run".into() } else { format!("{n} runs") }
+}
+
+/// Digits in groups of three.
+pub(crate) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,19 @@
+//! Many runs: what a study compares, how its budgets are made equal, and what its results say. It touches no tensor.
+
+mod compare;
+mod overrides;
+mod plan;
+mod report;
+mod results;
+mod roughness;
+mod settings;
+mod stats;
+mod table;
+
+pub use compare::{Comparison, Row};
+pub use overrides::{Override, nearest};
+pub use plan::{Plan, PlannedVariant, description};
+pub use report::write_report;
+pub use results::{RunResult, StudyResults, VariantResults};
+pub use settings::{Matching, Settings};
+pub use stats::Paired;

@@ -1,0 +1,244 @@
+//! Differences to the baseline, read from a study file or the command line and applied one at a time, so that each
+//! error can name the place it came from.
+
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+use train::ConfigError;
+
+use crate::Settings;
+use crate::settings::BASELINE;
+
+/// Keys that every run of a study shares: a variant that changed them would not be compared on equal terms.
+const SHARED: [&str; 5] = ["data.corpus", "data.tokenizer", "model.seq_len", "train.steps", "train.batch_size"];
+
+/// One key with the value it is given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Override {
+    /// Dotted, as in `model.norm`.
+    pub key: String,
+    pub value: Value,
+    /// Where it was written: `experiments/dyt.toml:7` or `--set`.
+    origin: String,
+}
+
+/// A variant of a study file.
+#[derive(Clone, Debug)]
+pub(crate) struct VariantText {
+    pub(crate) name: String,
+    pub(crate) overrides: Vec<Override>,
+    pub(crate) origin: String,
+}
+
+impl Override {
+    /// From `key=value` on the command line. A value that is not TOML is taken as a string.
+    ///
+    /// # Errors
+    /// An assignment without `=`.
+    pub fn from_assignment(text: &str) -> Result<Self, ConfigError> {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err(ConfigError(format!("--set {text}: must be KEY=VALUE, as in --set model.norm=rmsnorm")));
+        };
+        let value = value.trim();
+        let parsed = toml::from_str::<Table>(&format!("value = {value}")).ok().and_then(|mut t| t.remove("value"));
+        Ok(Override {
+            key: key.trim().to_string(),
+            value: parsed.unwrap_or_else(|| Value::String(value.to_string())),
+            origin: "--set".into(),
+        })
+    }
+
+    /// A number given by an option of its own, such as `--steps`.
+    pub fn from_option(option: &str, key: &str, value: usize) -> Self {
+        Override { key: key.into(), value: Value::Integer(value as i64), origin: option.into() }
+    }
+
+    fn error(&self, problem: impl std::fmt::Display) -> ConfigError {
+        ConfigError(format!("{}: {problem}", self.origin))
+    }
+}
+
+/// Settings as a table, with overrides put on top one by one.
+#[derive(Clone)]
+pub(crate) struct Overlay {
+    table: Table,
+    applied: Vec<Override>,
+}
+
+impl Overlay {
+    pub(crate) fn baseline() -> Self {
+        Overlay { table: toml::from_str(BASELINE).expect("the baseline is valid TOML"), applied: vec![] }
+    }
+
+    /// Puts one value in its place.
+    ///
+    /// # Errors
+    /// An unknown key, with the nearest valid one, or a value of the wrong type.
+    pub(crate) fn apply(&mut self, change: &Override) -> Result<(), ConfigError> {
+        let keys = leaves(&self.table, "");
+        if !keys.contains(&change.key) {
+            let nearest = nearest(&change.key, &keys);
+            return Err(change.error(format!("unknown key `{}`; the nearest is `{nearest}`", change.key)));
+        }
+        let mut table = &mut self.table;
+        let mut parts: Vec<&str> = change.key.split('.').collect();
+        let last = parts.pop().expect("a key has a last part");
+        for part in parts {
+            table = table[part].as_table_mut().expect("a leaf lies in tables");
+        }
+        // Whole numbers are fine where the baseline has a fraction.
+        let value = match (&table[last], &change.value) {
+            (Value::Float(_), Value::Integer(whole)) => Value::Float(*whole as f64),
+            _ => change.value.clone(),
+        };
+        table[last] = value;
+        if let Err(error) = Settings::deserialize(self.table.clone()) {
+            let problem = error.message().replace('\n', " ");
+            return Err(change.error(format!("{} = {}: {problem}", change.key, change.value)));
+        }
+        self.applied.push(change.clone());
+        Ok(())
+    }
+
+    /// As [`Overlay::apply`], for a variant, which may only change what it is compared by.
+    pub(crate) fn apply_to_variant(&mut self, change: &Override) -> Result<(), ConfigError> {
+        if SHARED.contains(&change.key.as_str()) {
+            return Err(change.error(format!(
+                "`{}` is the same for all variants of a study; set it at the top of the file or with --set",
+                change.key
+            )));
+        }
+        let in_table = ["model.", "data.", "train."].iter().any(|table| change.key.starts_with(table));
+        if !in_table && leaves(&self.table, "").contains(&change.key) {
+            return Err(change.error(format!("`{}` belongs to the study, not to a variant", change.key)));
+        }
+        self.apply(change)
+    }
+
+    /// The settings as they stand.
+    ///
+    /// # Errors
+    /// A key that was set though the other choices leave it without effect.
+    pub(crate) fn settings(&self) -> Result<Settings, ConfigError> {
+        let settings = Settings::deserialize(self.table.clone()).expect("every override was checked");
+        for (key, user) in settings.model.unused_keys() {
+            if let Some(change) = self.applied.iter().find(|change| change.key == format!("model.{key}")) {
+                return Err(change.error(format!("`{}` has no effect: only model.{user} uses it", change.key)));
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// Reads a study file into its own overrides and those of its variants.
+///
+/// # Errors
+/// Broken TOML, or a variant without a name.
+pub(crate) fn parse(text: &str, file: &str) -> Result<(Vec<Override>, Vec<VariantText>), ConfigError> {
+    let document = DeTable::parse(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| line_of(text, span.start));
+        ConfigError(format!("{file}:{line}: {}", error.message().replace('\n', " ")))
+    })?;
+    let reader = Reader { text, file };
+    let (mut own, mut variants) = (vec![], vec![]);
+    for (key, value) in document.get_ref() {
+        if key.get_ref() == "variant" {
+            let place = reader.origin(key.span().start);
+            let array = value.get_ref().as_array().ok_or_else(|| {
+                ConfigError(format!("{place}: a variant is a table that starts with [[variant]], in double brackets"))
+            })?;
+            for item in array.iter() {
+                variants.push(reader.variant(item)?);
+            }
+        } else {
+            reader.flatten(key.get_ref(), key.span().start, value, &mut own);
+        }
+    }
+    Ok((own, variants))
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    file: &'a str,
+}
+
+impl Reader<'_> {
+    fn origin(&self, offset: usize) -> String {
+        format!("{}:{}", self.file, line_of(self.text, offset))
+    }
+
+    /// Adds every leaf below `key` as one override.
+    fn flatten(&self, key: &str, offset: usize, value: &Spanned<DeValue>, into: &mut Vec<Override>) {
+        match value.get_ref() {
+            DeValue::Table(table) if !table.is_empty() => {
+                for (part, value) in table.iter() {
+                    self.flatten(&format!("{key}.{}", part.get_ref()), part.span().start, value, into);
+                }
+            }
+            leaf => into.push(Override { key: key.into(), value: plain(leaf), origin: self.origin(offset) }),
+        }
+    }
+
+    fn variant(&self, item: &Spanned<DeValue>) -> Result<VariantText, ConfigError> {
+        let origin = self.origin(item.span().start);
+        let Some(table) = item.get_ref().as_table() else {
+            return Err(ConfigError(format!("{origin}: a variant is a table, as in [[variant]]")));
+        };
+        let (mut name, mut overrides) = (None, vec![]);
+        for (key, value) in table.iter() {
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("name", DeValue::String(text)) => name = Some(text.to_string()),
+                (key_text, _) => self.flatten(key_text, key.span().start, value, &mut overrides),
+            }
+        }
+        match name {
+            Some(name) => Ok(VariantText { name, overrides, origin }),
+            None => Err(ConfigError(format!("{origin}: this variant has no name; add name = \"...\""))),
+        }
+    }
+}
+
+/// A spanned value without its spans.
+fn plain(value: &DeValue) -> Value {
+    match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => Value::Integer(number),
+            Err(_) => Value::String(number.as_str().to_string()),
+        },
+        DeValue::Float(number) => match number.as_str().parse() {
+            Ok(number) => Value::Float(number),
+            Err(_) => Value::String(number.as_str().to_string()),
+        },
+        DeValue::Boolean(truth) => Value::Boolean(*truth),
+        DeValue::Datetime(time) => Value::Datetime(*time),
+        DeValue::Array(items) => Value::Array(items.iter().map(|item| plain(item.get_ref())).collect()),
+        DeValue::Table(table) => {
+            Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref()))).collect())
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text[..offset.min(text.len())].matches('\n').count() + 1
+}
+
+/// Dotted keys of everything that is not a table.
+fn leaves(table: &Table, prefix: &str) -> Vec<String> {
+    let mut keys = vec![];
+    for (key, value) in table {
+        let key = format!("{prefix}{key}");
+        match value {
+            Value::Table(inner) => keys.extend(leaves(inner, &format!("{key}."))),
+            _ => keys.push(key),
+        }
+    }
+    keys
+}
+
+/// The name most like `name`; the last parts of dotted names count too, so that `nrom` finds `model.norm`.
+pub fn nearest<'a>(name: &str, names: &'a [String]) -> &'a str {
+    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_string();
+    let likeness = |key: &String| strsim::jaro_winkler(name, key).max(strsim::jaro_winkler(&last(name), &last(key)));
+    names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).map_or("", String::as_str)
+}

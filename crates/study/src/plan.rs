@@ -1,0 +1,245 @@
+//! From a study file to the full config of every run.
+
+use std::path::Path;
+
+use data::Dataset;
+use model::Budget;
+use serde::{Deserialize, Serialize};
+use train::{Backend, ConfigError, RunConfig, RunFolder};
+
+use crate::compare::grouped;
+use crate::overrides::{Overlay, parse};
+use crate::table::Table;
+use crate::{Matching, Override, Settings};
+
+/// Largest difference in parameters to the reference that a matched study accepts.
+const TOLERANCE: f64 = 0.01;
+
+/// A study with every number final.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub name: String,
+    pub settings: Settings,
+    pub backend: Backend,
+    /// The reference first.
+    pub variants: Vec<PlannedVariant>,
+    /// Lowest expected validation loss, where the corpus knows it.
+    pub floor: Option<f64>,
+}
+
+/// One variant with its budget.
+#[derive(Clone, Debug)]
+pub struct PlannedVariant {
+    pub name: String,
+    /// What differs from the reference, as `key = value`.
+    pub changes: Vec<String>,
+    /// The config of its run with seed 0.
+    pub config: RunConfig,
+    pub budget: Budget,
+}
+
+/// What a report needs to know of a study beside its run folders: `study.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StudyFile {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) matching: Matching,
+    pub(crate) seeds: usize,
+    /// Name and changes, the reference first.
+    pub(crate) variants: Vec<(String, Vec<String>)>,
+}
+
+impl Plan {
+    /// Reads the study file `file` and puts `overrides` on top of its baseline.
+    ///
+    /// # Errors
+    /// Anything in the file that cannot be run, or a corpus that cannot be read.
+    pub fn read(file: &Path, overrides: &[Override], backend: Backend) -> anyhow::Result<Plan> {
+        let shown = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
+        let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Plan::from_text(&name, &text, &shown, overrides, backend)
+    }
+
+    fn from_text(
+        name: &str,
+        text: &str,
+        file: &str,
+        overrides: &[Override],
+        backend: Backend,
+    ) -> anyhow::Result<Plan> {
+        backend.require()?;
+        let (own, variant_texts) = parse(text, file)?;
+        let mut base = Overlay::baseline();
+        for change in own.iter().chain(overrides) {
+            base.apply(change)?;
+        }
+        let settings = base.settings()?;
+        check_name(name, file)?;
+        check_name(&settings.reference, file)?;
+        if !(1..=10_000).contains(&settings.seeds) {
+            return Err(ConfigError(format!("{file}: seeds = {}: must be between 1 and 10000", settings.seeds)).into());
+        }
+        let data = Dataset::load(&settings.data, settings.model.seq_len)?;
+        let run = |variant: &str, settings: &Settings| RunConfig {
+            study: name.into(),
+            variant: variant.into(),
+            seed: 0,
+            backend,
+            corpus_sha256: data.sha256.clone(),
+            vocab_size: data.tokenizer.vocab_size(),
+            model: settings.model.clone(),
+            data: settings.data.clone(),
+            train: settings.train.clone(),
+        };
+        let reference = PlannedVariant::new(run(&settings.reference, &settings), vec![])?;
+        let mut variants = vec![reference];
+        for text in variant_texts {
+            check_name(&text.name, &text.origin)?;
+            if variants.iter().any(|variant| variant.name == text.name) {
+                return Err(ConfigError(format!("{}: a second variant named `{}`", text.origin, text.name)).into());
+            }
+            let mut overlay = base.clone();
+            for change in &text.overrides {
+                if change.key == "model.d_ff" && settings.matching == Matching::Params {
+                    let problem = "model.d_ff is chosen by match = \"params\"; to set it, write match = \"width\"";
+                    return Err(ConfigError(format!("{}: {problem}", text.origin)).into());
+                }
+                overlay.apply_to_variant(change)?;
+            }
+            let mut config = run(&text.name, &overlay.settings()?);
+            if settings.matching == Matching::Params {
+                match_params(&mut config, &variants[0], &text.origin)?;
+            }
+            let changes = text.overrides.iter().map(|change| format!("{} = {}", change.key, change.value)).collect();
+            variants.push(PlannedVariant::new(config, changes)?);
+        }
+        Ok(Plan { name: name.into(), settings, backend, variants, floor: data.floor })
+    }
+
+    /// Every run, one seed after the other, so that differences can be taken early.
+    pub fn runs(&self) -> Vec<RunConfig> {
+        let seeds = 0..self.settings.seeds as u64;
+        seeds
+            .flat_map(|seed| self.variants.iter().map(move |variant| RunConfig { seed, ..variant.config.clone() }))
+            .collect()
+    }
+
+    /// Where a run lives below `out`.
+    pub fn folder(&self, out: &Path, run: &RunConfig) -> RunFolder {
+        run_folder(&out.join(&self.name), &run.variant, run.seed)
+    }
+
+    /// Writes what a report needs beside the run folders.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn write_study_file(&self, out: &Path) -> anyhow::Result<()> {
+        let file = StudyFile {
+            name: self.name.clone(),
+            description: self.settings.description.clone(),
+            matching: self.settings.matching,
+            seeds: self.settings.seeds,
+            variants: self.variants.iter().map(|v| (v.name.clone(), v.changes.clone())).collect(),
+        };
+        RunFolder::new(out.join(&self.name)).write("study.json", &(serde_json::to_string_pretty(&file)? + "\n"))
+    }
+}
+
+/// `<study>/<variant>/seed-<n>`
+pub(crate) fn run_folder(study: &Path, variant: &str, seed: u64) -> RunFolder {
+    RunFolder::new(study.join(variant).join(format!("seed-{seed}")))
+}
+
+impl PlannedVariant {
+    fn new(config: RunConfig, changes: Vec<String>) -> Result<Self, ConfigError> {
+        let name = config.variant.clone();
+        config.validate().map_err(|error| ConfigError(format!("variant `{name}`: {error}")))?;
+        let budget = config.model.budget(config.vocab_size);
+        Ok(PlannedVariant { name, changes, config, budget })
+    }
+}
+
+/// Gives a variant the feed-forward width whose parameters come nearest to the reference's.
+fn match_params(config: &mut RunConfig, reference: &PlannedVariant, origin: &str) -> Result<(), ConfigError> {
+    let model = &mut config.model;
+    let target = reference.budget.n_ffn_params as f64;
+    // Wrong sizes are for `validate` to report.
+    let per_width = (model.n_layers * model.ffn.n_matrices() * model.d_model).max(1) as f64;
+    model.d_ff = (target / per_width).round().max(1.0) as usize;
+    let (own, wanted) = (model.budget(config.vocab_size).n_params as f64, reference.budget.n_params as f64);
+    if (own / wanted - 1.0).abs() > TOLERANCE {
+        return Err(ConfigError(format!(
+            "{origin}: variant `{}` has {own} parameters, {:+.1}% against {wanted} of `{}`, and d_ff cannot make up \
+             for it; write match = \"width\" at the top to compare unequal budgets",
+            config.variant,
+            100.0 * (own / wanted - 1.0),
+            reference.name
+        )));
+    }
+    Ok(())
+}
+
+/// Variant names become folder names.
+fn check_name(name: &str, origin: &str) -> Result<(), ConfigError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.starts_with('.') || name.len() > 100 || !name.chars().all(plain) {
+        return Err(ConfigError(format!(
+            "{origin}: the name `{name}` must be letters, digits, `-`, `_` and `.`, for it names a folder"
+        )));
+    }
+    Ok(())
+}
+
+/// The description in a study file, without a look at the rest.
+///
+/// # Errors
+/// A file that cannot be read or is not TOML.
+pub fn description(file: &Path) -> anyhow::Result<String> {
+    let table: toml::Table = toml::from_str(&std::fs::read_to_string(file)?)?;
+    Ok(table.get("description").and_then(|text| text.as_str()).unwrap_or_default().to_string())
+}
+
+impl std::fmt::Display for Plan {
+    /// What the study would run: variants, differences, budgets, and the full configuration of the reference.
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let train = &self.settings.train;
+        let tokens = train.steps * train.batch_size * self.settings.model.seq_len;
+        writeln!(f, "{}\n{}\n", self.name, self.settings.description)?;
+        writeln!(
+            f,
+            "{} variants x {} seeds = {} runs of {} steps, {} tokens each\n",
+            self.variants.len(),
+            self.settings.seeds,
+            self.runs().len(),
+            train.steps,
+            grouped(tokens)
+        )?;
+        let reference = self.variants[0].budget;
+        let mut table = Table::new(&["variant", "d_ff", "params", "against reference", "FLOPs/token", "against reference"]);
+        for variant in &self.variants {
+            let Budget { n_params, flops_per_token, .. } = variant.budget;
+            let against = |own: usize, reference: usize| format!("{:+.2}%", 100.0 * (own as f64 / reference as f64 - 1.0));
+            table.rows.push(vec![
+                variant.name.clone(),
+                variant.config.model.d_ff.to_string(),
+                grouped(n_params),
+                against(n_params, reference.n_params),
+                grouped(flops_per_token),
+                against(flops_per_token, reference.flops_per_token),
+            ]);
+        }
+        writeln!(f, "{}", table.plain())?;
+        if self.settings.matching == Matching::Width {
+            writeln!(f, "Budgets are unmatched (match = \"width\").\n")?;
+        }
+        for variant in &self.variants[1..] {
+            writeln!(f, "{} changes {}", variant.name, variant.changes.join(", "))?;
+        }
+        if let Some(floor) = self.floor {
+            writeln!(f, "\nno model can expect a validation loss below {floor:.4} nats per token")?;
+        }
+        let config = toml::to_string(&self.variants[0].config).expect("a config is a table");
+        write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.variants[0].name)
+    }
+}

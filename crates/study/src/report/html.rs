@@ -1,0 +1,137 @@
+//! `report.html`: one file that needs nothing else.
+
+use data::Split;
+use train::RunConfig;
+
+use super::chart::{Scale, lines};
+use super::{Curve, curves};
+use crate::{Comparison, StudyResults};
+
+/// Bins of a curve: as many as the eye can part.
+const N_BINS: usize = 200;
+
+/// Colors that stay apart for color-blind eyes. Okabe and Ito, 2008.
+const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7f00"];
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --faint: #ddd; --soft: #666; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #161616; --faint: #3a3a3a; --soft: #a0a0a0; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.15rem; }
+.finding { font-size: 1.1rem; margin: .5rem 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--faint); }
+th:first-child, td:first-child { text-align: left; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); }
+.grid { stroke: var(--faint); } .mean { fill: none; stroke-width: 2; } .spread { stroke: none; opacity: .2; }
+.legend span { margin-right: 1.2rem; white-space: nowrap; } .legend i { display: inline-block; width: 1.2rem; height: .25rem; margin-right: .4rem; vertical-align: middle; }
+pre { overflow-x: auto; font-size: .85rem; } .soft { color: var(--soft); }
+";
+
+/// The page of a study.
+pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
+    let name = escape(&comparison.study);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{name}</title>\n\
+         <style>{STYLE}{}</style>\n</head>\n<body>\n<h1>{name}</h1>\n<p class=\"soft\">{}</p>\n",
+        series_style(results.variants.len()),
+        escape(&comparison.description)
+    );
+    for sentence in comparison.sentences() {
+        page += &format!("<p class=\"finding\">{}</p>\n", escape(&sentence));
+    }
+    page += "<h2>Results</h2>\n";
+    page += &table(comparison);
+    for note in comparison.notes() {
+        page += &format!("<p class=\"soft\">{}</p>\n", escape(&note));
+    }
+    let legend = legend(results);
+    let mut section = |title: &str, text: &str, scale: Scale, curves: &[Curve]| {
+        let chart = lines(title, "nats per token", scale, curves);
+        page += &format!("<h2>{title}</h2>\n<p class=\"soft\">{text}</p>\n{legend}{chart}");
+    };
+    section(
+        "Validation loss",
+        "The whole validation split. Line: mean over seeds; band: lowest to highest seed.",
+        Scale::Linear,
+        &curves(results, Split::Valid, N_BINS),
+    );
+    section(
+        "Training loss",
+        "Batches of each step, averaged within bins of steps; logarithmic scale.",
+        Scale::Log,
+        &curves(results, Split::Train, N_BINS),
+    );
+    page += &changes(results);
+    page += &provenance(results);
+    page + "</body>\n</html>\n"
+}
+
+fn series_style(n: usize) -> String {
+    (0..n)
+        .map(|i| {
+            let color = COLORS[i % COLORS.len()];
+            format!(".mean.series{i} {{ stroke: {color}; }} .spread.series{i}, i.series{i} {{ fill: {color}; background: {color}; }}\n")
+        })
+        .collect()
+}
+
+fn legend(results: &StudyResults) -> String {
+    let item = |(i, name): (usize, String)| format!("<span><i class=\"series{i}\"></i>{name}</span>");
+    let names = results.variants.iter().map(|variant| escape(&variant.name));
+    format!("<p class=\"legend\">{}</p>\n", names.enumerate().map(item).collect::<String>())
+}
+
+fn table(comparison: &Comparison) -> String {
+    let table = comparison.table();
+    let row = |cells: &Vec<String>, tag: &str| {
+        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let body: String = table.rows.iter().map(|cells| row(cells, "td")).collect();
+    format!("<div class=\"scroll\"><table>\n{}{body}</table></div>\n", row(&table.header, "th"))
+}
+
+fn changes(results: &StudyResults) -> String {
+    let items = results.variants[1..].iter().map(|variant| {
+        let width = variant.runs.first().map(|run| format!(", with d_ff = {}", run.config.model.d_ff));
+        format!(
+            "<li><b>{}</b>: {}{}</li>\n",
+            escape(&variant.name),
+            escape(&variant.changes.join(", ")),
+            width.unwrap_or_default()
+        )
+    });
+    format!(
+        "<h2>What differs from {}</h2>\n<ul>\n{}</ul>\n",
+        escape(&results.variants[0].name),
+        items.collect::<String>()
+    )
+}
+
+fn provenance(results: &StudyResults) -> String {
+    let Some(run) = results.variants.iter().flat_map(|variant| &variant.runs).next() else { return String::new() };
+    let meta = &run.meta;
+    let RunConfig { data, backend, .. } = &run.config;
+    let text = format!(
+        "command      {}\nprogram      ablate {} ({}), burn {}\nbackend      {backend}, {} thread(s) a run\nmachine      {}, {}\n\
+         corpus       {}, SHA-256 {}\n\nConfiguration of the reference\n\n{}",
+        meta.command,
+        meta.version,
+        meta.commit,
+        meta.burn,
+        meta.threads,
+        meta.cpu,
+        meta.os,
+        data.corpus,
+        meta.corpus_sha256,
+        toml::to_string(&run.config).expect("it was read from TOML")
+    );
+    format!("<h2>How it was made</h2>\n<pre>{}</pre>\n", escape(&text))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,35 @@
+//! A study as typed: the baseline, and what each variant changes.
+
+use data::DataConfig;
+use model::ModelConfig;
+use serde::{Deserialize, Serialize};
+use train::TrainConfig;
+
+/// The baseline, compiled in: every key with its default.
+pub(crate) const BASELINE: &str = include_str!("../../../experiments/baseline.toml");
+
+/// How budgets are made comparable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Matching {
+    /// Each variant's `d_ff` gives its feed-forward the reference's number of parameters.
+    Params,
+    /// Every variant keeps the `d_ff` that is written; its budget may differ.
+    Width,
+}
+
+/// Everything that a study file can set, all of it present.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub description: String,
+    /// Number of runs of each variant; they train from seeds 0, 1, ...
+    pub seeds: usize,
+    #[serde(rename = "match")]
+    pub matching: Matching,
+    /// Name of the configuration that variants are compared with.
+    pub reference: String,
+    pub model: ModelConfig,
+    pub data: DataConfig,
+    pub train: TrainConfig,
+}

@@ -1,0 +1,60 @@
+//! Where tensors are computed.
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantArray};
+
+use crate::ConfigError;
+
+/// A burn backend; each is a cargo feature of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, VariantArray, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Backend {
+    /// burn's own CPU backend, the faster one.
+    Flex,
+    /// The CPU backend on the `ndarray` crate.
+    Ndarray,
+    /// Any GPU, through WebGPU.
+    Wgpu,
+}
+
+impl Backend {
+    /// Checks that this program was built with the backend.
+    ///
+    /// # Errors
+    /// A sentence that names the cargo feature.
+    pub fn require(self) -> Result<(), ConfigError> {
+        let built_in = match self {
+            Backend::Flex => cfg!(feature = "flex"),
+            Backend::Ndarray => cfg!(feature = "ndarray"),
+            Backend::Wgpu => cfg!(feature = "wgpu"),
+        };
+        if built_in {
+            return Ok(());
+        }
+        Err(ConfigError(format!(
+            "backend `{self}` is not built in: build with `--features {self}`, as in \
+             `cargo run --package ablate --features {self} -- ...`"
+        )))
+    }
+
+    /// The device of this backend.
+    ///
+    /// # Errors
+    /// As [`Backend::require`].
+    pub fn device(self) -> Result<Device, ConfigError> {
+        self.require()?;
+        Ok(match self {
+            #[cfg(feature = "flex")]
+            Backend::Flex => Device::flex(),
+            #[cfg(feature = "ndarray")]
+            #[allow(deprecated, reason = "complete in burn 0.22, which is pinned")]
+            Backend::Ndarray => Device::ndarray(),
+            #[cfg(feature = "wgpu")]
+            Backend::Wgpu => Device::wgpu(Default::default()),
+            #[allow(unreachable_patterns, reason = "which patterns remain depends on the features")]
+            absent => unreachable!("{absent} passed `require`"),
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! What one run is: every number final.
+
+use data::DataConfig;
+use model::ModelConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::{Backend, ConfigError};
+
+/// The truth about a run, written to its folder as `config.toml`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    pub study: String,
+    pub variant: String,
+    /// Seeds the weights, the order of the batches and dropout.
+    pub seed: u64,
+    pub backend: Backend,
+    /// SHA-256 of the corpus's text.
+    pub corpus_sha256: String,
+    /// Number of token ids.
+    pub vocab_size: usize,
+    pub model: ModelConfig,
+    pub data: DataConfig,
+    pub train: TrainConfig,
+}
+
+/// How a model is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Windows in a batch.
+    pub batch_size: usize,
+    /// Peak learning rate.
+    pub lr: f64,
+    /// Learning rate at the last step, as a share of the peak.
+    pub min_lr_factor: f64,
+    /// Steps of linear warm-up to the peak.
+    pub warmup_steps: usize,
+    /// AdamW's decay of the first moment.
+    pub beta1: f64,
+    /// AdamW's decay of the second moment.
+    pub beta2: f64,
+    /// AdamW's weight decay, on matrices and embeddings only.
+    pub weight_decay: f64,
+    /// Largest global norm of the gradient; larger ones are scaled down to it.
+    pub grad_clip: f64,
+    /// Steps between evaluations on the whole validation split; the last step is always evaluated.
+    pub eval_every: usize,
+}
+
+impl RunConfig {
+    /// Checks everything that types do not.
+    ///
+    /// # Errors
+    /// One sentence that names the key, its value and what would be right.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.backend.require()?;
+        self.model.validate().map_err(ConfigError)?;
+        self.train.validate().map_err(ConfigError)
+    }
+}
+
+impl TrainConfig {
+    fn validate(&self) -> Result<(), String> {
+        for (key, value) in [("steps", self.steps), ("batch_size", self.batch_size), ("eval_every", self.eval_every)] {
+            if !(1..=1 << 40).contains(&value) {
+                return Err(format!("train.{key} = {value}: must be at least 1"));
+            }
+        }
+        for (key, value) in [("lr", self.lr), ("grad_clip", self.grad_clip)] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(format!("train.{key} = {value}: must be a positive number"));
+            }
+        }
+        if !(0.0..=1.0).contains(&self.min_lr_factor) {
+            return Err(format!("train.min_lr_factor = {}: must be between 0 and 1", self.min_lr_factor));
+        }
+        for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&beta) {
+                return Err(format!("train.{key} = {beta}: must be at least 0 and below 1"));
+            }
+        }
+        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
+            return Err(format!("train.weight_decay = {}: must be 0 or a positive number", self.weight_decay));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use data::TokenizerKind;
+    use model::{Ffn, NormKind, NormPlacement, Position};
+
+    /// A run that ends in a second.
+    pub(crate) fn tiny() -> RunConfig {
+        RunConfig {
+            study: "test".into(),
+            variant: "tiny".into(),
+            seed: 0,
+            backend: Backend::Flex,
+            corpus_sha256: String::new(),
+            vocab_size: 256,
+            model: ModelConfig {
+                seq_len: 16,
+                d_model: 16,
+                n_layers: 1,
+                n_heads: 2,
+                d_ff: 24,
+                norm: NormKind::RmsNorm,
+                norm_placement: NormPlacement::Pre,
+                ffn: Ffn::SwiGlu,
+                position: Position::Rope,
+                dropout: 0.0,
+                alpha_attn: 1.0,
+                alpha_ffn: 1.0,
+                alpha_final: 1.0,
+                embedding_scale: false,
+            },
+            data: DataConfig { corpus: "tales".into(), tokenizer: TokenizerKind::Byte },
+            train: TrainConfig {
+                steps: 12,
+                batch_size: 2,
+                lr: 1e-2,
+                min_lr_factor: 0.1,
+                warmup_steps: 2,
+                beta1: 0.9,
+                beta2: 0.95,
+                weight_decay: 0.1,
+                grad_clip: 1.0,
+                eval_every: 6,
+            },
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut RunConfig), expected: &str) {
+        let mut config = tiny();
+        change(&mut config);
+        assert_eq!(config.validate().unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn wrong_numbers_are_named() {
+        tiny().validate().unwrap();
+        check(|c| c.train.lr = f64::NAN, "train.lr = NaN: must be a positive number");
+        check(|c| c.train.lr = -1.0, "train.lr = -1: must be a positive number");
+        check(|c| c.train.min_lr_factor = 1.5, "train.min_lr_factor = 1.5: must be between 0 and 1");
+        check(|c| c.train.steps = 0, "train.steps = 0: must be at least 1");
+        check(|c| c.train.beta2 = 1.0, "train.beta2 = 1: must be at least 0 and below 1");
+        check(|c| c.train.weight_decay = f64::INFINITY, "train.weight_decay = inf: must be 0 or a positive number");
+        check(|c| c.model.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");
+    }
+}

@@ -1,0 +1,202 @@
+//! The folder of a run: what is in it and how it is written.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use data::Split;
+use serde::{Deserialize, Serialize};
+
+use crate::RunConfig;
+
+/// A run's folder. `study` reads it, `train` writes it.
+pub struct RunFolder {
+    pub path: PathBuf,
+}
+
+/// One line of `metrics.jsonl`. Losses are in nats per token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetricLine {
+    /// Optimizer steps taken when this was measured, from 1.
+    pub step: usize,
+    pub split: Split,
+    pub loss: f64,
+    /// exp(loss)
+    pub perplexity: f64,
+    /// Validation only: loss in bits per UTF-8 byte of the text.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bits_per_byte: Option<f64>,
+    /// Training only: learning rate of the step.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lr: Option<f64>,
+    /// Training only: global norm of the gradient before clipping.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub grad_norm: Option<f64>,
+    /// Wall-clock seconds that the step or the evaluation took.
+    pub seconds: f64,
+}
+
+/// What a run was made with, in `meta.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    pub commit: String,
+    pub version: String,
+    pub burn: String,
+    pub os: String,
+    pub cpu: String,
+    pub threads: usize,
+    pub command: String,
+    pub corpus_sha256: String,
+    pub n_params: usize,
+    pub flops_per_token: usize,
+    /// Lowest expected validation loss in nats per token, where the corpus knows it.
+    pub floor: Option<f64>,
+    /// Seconds since 1970.
+    pub started: u64,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Running,
+    Done,
+    Diverged,
+    Stopped,
+    Failed,
+}
+
+/// `status.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub state: State,
+    pub step: usize,
+    /// What went wrong, in one sentence.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+}
+
+/// Another process works in the folder.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: another process is working in this folder; wait for it or stop it first")]
+pub struct Locked(PathBuf);
+
+impl RunFolder {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        RunFolder { path: path.into() }
+    }
+
+    pub fn metrics_path(&self) -> PathBuf {
+        self.path.join("metrics.jsonl")
+    }
+
+    pub fn weights_path(&self) -> PathBuf {
+        self.path.join("checkpoints/final/model.safetensors")
+    }
+
+    /// Takes the folder for this process until the file is dropped.
+    ///
+    /// # Errors
+    /// [`Locked`] when another process holds it.
+    pub fn lock(&self) -> Result<File> {
+        let path = self.path.join("run.lock");
+        let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(Locked(self.path.clone()).into()),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("{}: cannot be locked", path.display())),
+        }
+    }
+
+    /// Writes a file whole or not at all.
+    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path.join(name);
+        let partial = self.path.join(format!("{name}.partial"));
+        let write = || {
+            let mut file = File::create(&partial)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&partial, &path)
+        };
+        write().with_context(|| format!("{}: cannot be written", path.display()))
+    }
+
+    pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.write(name, &(serde_json::to_string_pretty(value)? + "\n"))
+    }
+
+    pub fn set_status(&self, state: State, step: usize, message: Option<String>) -> Result<()> {
+        self.write_json("status.json", &Status { state, step, message })
+    }
+
+    /// The run's config.
+    ///
+    /// # Errors
+    /// A folder without one, or a damaged file.
+    pub fn config(&self) -> Result<RunConfig> {
+        let path = self.path.join("config.toml");
+        Ok(toml::from_str(&self.read("config.toml")?).map_err(|error| damaged(&path, &error))?)
+    }
+
+    pub fn meta(&self) -> Result<Meta> {
+        self.read_json("meta.json")
+    }
+
+    /// `None` before a run has started here.
+    pub fn status(&self) -> Result<Option<Status>> {
+        if !self.path.join("status.json").exists() {
+            return Ok(None);
+        }
+        self.read_json("status.json").map(Some)
+    }
+
+    /// All lines of `metrics.jsonl`; a last line that was cut short by a crash is left out.
+    pub fn metrics(&self) -> Result<Vec<MetricLine>> {
+        let path = self.metrics_path();
+        let file = File::open(&path).map_err(|error| missing(&path, error))?;
+        let mut lines = vec![];
+        let mut reader = BufReader::new(file);
+        let mut text = String::new();
+        while reader.read_line(&mut text).with_context(|| format!("{}: cannot be read", path.display()))? > 0 {
+            if text.ends_with('\n') {
+                lines.push(serde_json::from_str(&text).map_err(|error| damaged(&path, &error))?);
+            }
+            text.clear();
+        }
+        Ok(lines)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Result<String> {
+        let path = self.path.join(name);
+        Ok(fs::read_to_string(&path).map_err(|error| missing(&path, error))?)
+    }
+
+    fn read_json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T> {
+        let path = self.path.join(name);
+        Ok(serde_json::from_str(&self.read(name)?).map_err(|error| damaged(&path, &error))?)
+    }
+}
+
+/// A file of a run folder that is absent or does not read as what it should be.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct BadFile {
+    path: String,
+    problem: String,
+}
+
+impl BadFile {
+    pub fn new(path: &Path, problem: impl Into<String>) -> Self {
+        BadFile { path: path.display().to_string(), problem: problem.into() }
+    }
+}
+
+fn missing(path: &Path, error: std::io::Error) -> BadFile {
+    BadFile::new(path, format!("cannot be read: {error}"))
+}
+
+fn damaged(path: &Path, error: &dyn std::fmt::Display) -> BadFile {
+    let error = error.to_string();
+    BadFile::new(path, format!("is damaged or of another version: {}", error.lines().next().unwrap_or_default()))
+}

@@ -1,0 +1,148 @@
+//! The decoder as burn's `Learner` sees it: loss, gradients, optimizer.
+
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{ExecutionError, Int, Tensor, TensorData};
+use burn::train::metric::Adaptor;
+use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
+use data::Batch;
+use model::Decoder;
+
+use crate::TrainConfig;
+
+/// A decoder that is trained on next-token batches.
+#[derive(Module, Debug)]
+pub(crate) struct LanguageModel {
+    pub(crate) decoder: Decoder,
+}
+
+/// What one batch gave, and where the run stands: burn's metrics read it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    /// Negative log-likelihood of the batch, summed over its tokens.
+    pub(crate) nats: f64,
+    pub(crate) n_tokens: usize,
+    pub(crate) tokens_per_second: f64,
+    pub(crate) seconds_left: f64,
+}
+
+impl Report {
+    /// Nats per token.
+    pub(crate) fn loss(&self) -> f64 {
+        self.nats / self.n_tokens as f64
+    }
+}
+
+impl ItemLazy for Report {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<Report> for Report {
+    fn adapt(&self) -> Report {
+        self.clone()
+    }
+}
+
+impl LanguageModel {
+    /// Negative log-likelihood of each target: `[batch * seq]`.
+    fn nll(&self, batch: &Batch) -> Tensor<1> {
+        let device = self.decoder.devices()[0].clone();
+        let ids = |ids: &[i32]| {
+            Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), [batch.batch, batch.seq]), &device)
+        };
+        self.decoder.nll(ids(&batch.inputs), ids(&batch.targets))
+    }
+}
+
+impl TrainStep for LanguageModel {
+    type Input = Batch;
+    type Output = Report;
+
+    /// The mean loss of a batch and its gradients.
+    fn step(&self, batch: Batch) -> TrainOutput<Report> {
+        let loss = self.nll(&batch).mean();
+        let n_tokens = batch.n_tokens();
+        let nats = loss.clone().into_scalar::<f64>() * n_tokens as f64;
+        TrainOutput::new(self, loss.backward(), Report { nats, n_tokens, ..Report::default() })
+    }
+}
+
+impl InferenceStep for LanguageModel {
+    type Input = Batch;
+    type Output = Report;
+
+    /// The loss of a batch, summed over its tokens in f64.
+    fn step(&self, batch: Batch) -> Report {
+        let nll = self.nll(&batch).into_data().convert::<f32>().try_into_vec::<f32>().expect("just converted to f32");
+        let nats = nll.into_iter().map(f64::from).sum();
+        Report { nats, n_tokens: batch.n_tokens(), ..Report::default() }
+    }
+}
+
+/// AdamW that decays matrices and embeddings only, never gains, biases or scalars. Loshchilov and Hutter, 2019.
+pub(crate) fn adamw(config: &TrainConfig, model: &LanguageModel) -> ModuleOptimizer {
+    let adamw = AdamWConfig::new()
+        .with_beta_1(config.beta1 as f32)
+        .with_beta_2(config.beta2 as f32)
+        .with_epsilon(1e-8)
+        .with_weight_decay(0.0);
+    let mut matrices = Matrices(vec![]);
+    model.visit(&mut matrices);
+    let decayed = adamw.clone().with_weight_decay(config.weight_decay as f32).build();
+    adamw.init().with_group(ParamGroup::from_ids(matrices.0), decayed, None)
+}
+
+/// Collects the parameters that have two axes.
+struct Matrices(Vec<ParamId>);
+
+impl ModuleVisitor for Matrices {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if D == 2 {
+            self.0.push(param.id);
+        }
+    }
+}
+
+/// Scales all gradients together so that their global norm is at most `max_norm`, and returns the norm they had.
+/// Pascanu, Mikolov and Bengio, 2013.
+pub(crate) fn clip(mut grads: GradientsParams, model: &LanguageModel, max_norm: f64) -> (GradientsParams, f64) {
+    let mut squares = Squares { grads: &grads, sum: None };
+    model.visit(&mut squares);
+    let norm = squares.sum.map_or(0.0, |sum| sum.into_scalar::<f64>()).sqrt();
+    if norm > max_norm {
+        model.visit(&mut Scale { grads: &mut grads, factor: max_norm / norm });
+    }
+    (grads, norm)
+}
+
+struct Squares<'a> {
+    grads: &'a GradientsParams,
+    sum: Option<Tensor<1>>,
+}
+
+impl ModuleVisitor for Squares<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(grad) = self.grads.get::<D>(param.id) else { return };
+        // Row by row first: one sum over millions of elements would depend on how threads share it.
+        let square = grad.square().sum_dim(D - 1).sum();
+        self.sum = Some(match self.sum.take() {
+            Some(sum) => sum + square,
+            None => square,
+        });
+    }
+}
+
+struct Scale<'a> {
+    grads: &'a mut GradientsParams,
+    factor: f64,
+}
+
+impl ModuleVisitor for Scale<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(grad) = self.grads.remove::<D>(param.id) {
+            self.grads.register(param.id, grad * self.factor);
+        }
+    }
+}

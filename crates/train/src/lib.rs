@@ -1,0 +1,25 @@
+//! One run: a `RunConfig` and a corpus in, a run folder out.
+
+mod backend;
+mod config;
+mod evaluate;
+mod fit;
+mod folder;
+mod learner;
+mod metrics;
+mod plain;
+mod run;
+mod sample;
+mod schedule;
+
+pub use backend::Backend;
+pub use config::{RunConfig, TrainConfig};
+pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status};
+pub use metrics::duration;
+pub use run::{Display, Ending, Provenance, run};
+pub use sample::{Sampling, sample};
+
+/// A choice that cannot be run. One sentence that names the key, its value and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);

@@ -1,0 +1,112 @@
+//! What burn's dashboard shows of a run.
+
+use std::sync::Arc;
+
+use burn::tensor::TensorReadError;
+use burn::train::metric::{
+    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry, SerializedEntry,
+};
+
+use crate::learner::Report;
+
+/// One number of a report under a name.
+#[derive(Clone)]
+pub(crate) struct Gauge {
+    name: MetricName,
+    higher_is_better: bool,
+    read: fn(&Report, &MetricMetadata) -> f64,
+    show: fn(f64) -> String,
+    value: f64,
+}
+
+impl Gauge {
+    fn new(name: &str, read: fn(&Report, &MetricMetadata) -> f64, show: fn(f64) -> String) -> Self {
+        Gauge { name: Arc::new(name.into()), higher_is_better: false, read, show, value: f64::NAN }
+    }
+
+    /// Nats per token.
+    pub(crate) fn loss() -> Self {
+        Gauge::new("Loss", |report, _| report.loss(), |value| format!("{value:.4}"))
+    }
+
+    pub(crate) fn perplexity() -> Self {
+        Gauge::new("Perplexity", |report, _| report.loss().exp(), |value| format!("{value:.3}"))
+    }
+
+    pub(crate) fn learning_rate() -> Self {
+        let read = |_: &Report, at: &MetricMetadata| at.lr.as_ref().map_or(f64::NAN, |lr| lr.base());
+        Gauge::new("Learning rate", read, |value| format!("{value:.2e}"))
+    }
+
+    pub(crate) fn tokens_per_second() -> Self {
+        let speed = Gauge::new("Tokens per second", |report, _| report.tokens_per_second, |value| format!("{value:.0}"));
+        Gauge { higher_is_better: true, ..speed }
+    }
+
+    pub(crate) fn time_left() -> Self {
+        Gauge::new("Time left", |report, _| report.seconds_left, duration)
+    }
+
+    fn entry(&self) -> SerializedEntry {
+        SerializedEntry::new((self.show)(self.value), self.value.to_string())
+    }
+}
+
+/// Seconds as `1h02m`, `3m07s` or `12s`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s:02}s"),
+        (h, m, _) => format!("{h}h{m:02}m"),
+    }
+}
+
+impl Metric for Gauge {
+    type Input = Report;
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        NumericAttributes { unit: None, higher_is_better: self.higher_is_better }.into()
+    }
+
+    fn update(&mut self, report: &Report, at: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        self.value = (self.read)(report, at);
+        Ok(self.entry())
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(self.entry())
+    }
+
+    fn clear(&mut self) {
+        self.value = f64::NAN;
+    }
+}
+
+impl Numeric for Gauge {
+    fn value(&self) -> Option<NumericEntry> {
+        Some(NumericEntry::Value(self.value))
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        self.value()
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        NumericEntry::Final(self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        assert_eq!([0.4, 59.6, 187.0, 3720.0].map(duration), ["0s", "1m00s", "3m07s", "1h02m"]);
+    }
+}

@@ -1,0 +1,226 @@
+//! One run from its config to its last checkpoint.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::DatasetError;
+use burn::store::{ModuleSnapshot, SafetensorsStore};
+use burn::tensor::Device;
+use burn::train::logger::InMemoryMetricLogger;
+use burn::train::renderer::MetricsRenderer;
+use burn::train::renderer::tui::TuiMetricsRendererWrapper;
+use burn::train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
+use data::{Batch, DataError, Dataset};
+
+use crate::fit::StepLoop;
+use crate::learner::{LanguageModel, adamw};
+use crate::metrics::Gauge;
+use crate::plain::PlainRenderer;
+use crate::schedule::Schedule;
+use crate::{Meta, RunConfig, RunFolder, State};
+
+/// How a run came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Done,
+    /// Loss or gradient stopped being finite in this step.
+    Diverged { step: usize },
+    /// Asked to stop after this step.
+    Stopped { step: usize },
+}
+
+/// What a run shows while it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Display {
+    /// burn's dashboard, which takes over the terminal.
+    Dashboard,
+    /// A line every few seconds on standard output.
+    Plain,
+}
+
+/// Which program runs, and as what.
+pub struct Provenance {
+    pub commit: String,
+    pub version: String,
+    pub command: String,
+}
+
+/// Trains `config` in `folder` and keeps the weights of its last step. It ends early once `stop` is true.
+///
+/// # Errors
+/// A config that cannot be run, a corpus that cannot be used, a folder that is in use or cannot be written.
+pub fn run(
+    config: &RunConfig,
+    folder: &Path,
+    provenance: Provenance,
+    display: Display,
+    stop: Arc<AtomicBool>,
+) -> Result<Ending> {
+    config.validate()?;
+    fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
+    let folder = RunFolder::new(folder);
+    let _lock = folder.lock()?;
+    folder.set_status(State::Running, 0, None)?;
+    let result = train(config, &folder, provenance, display, stop);
+    match &result {
+        Ok(Ending::Done) => folder.set_status(State::Done, config.train.steps, None)?,
+        Ok(Ending::Diverged { step }) => {
+            let message = format!("the loss or its gradient was not a finite number at step {step}");
+            folder.set_status(State::Diverged, *step, Some(message))?;
+        }
+        Ok(Ending::Stopped { step }) => folder.set_status(State::Stopped, *step, None)?,
+        Err(error) => {
+            // The error itself matters more than a second one about the status.
+            let _ = folder.set_status(State::Failed, 0, Some(format!("{error:#}")));
+        }
+    }
+    result
+}
+
+fn train(
+    config: &RunConfig,
+    folder: &RunFolder,
+    provenance: Provenance,
+    display: Display,
+    stop: Arc<AtomicBool>,
+) -> Result<Ending> {
+    folder.write("config.toml", &toml::to_string(config)?)?;
+    let data = Dataset::load(&config.data, config.model.seq_len)?;
+    if data.sha256 != config.corpus_sha256 {
+        let planned = config.corpus_sha256.clone();
+        return Err(DataError::Changed { corpus: config.data.corpus.clone(), found: data.sha256, planned }.into());
+    }
+    folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
+    folder.write_json("meta.json", &meta(config, &data, provenance))?;
+    tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
+
+    let device = config.backend.device()?.autodiff();
+    let model = LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, &device) };
+    let optimizer = adamw(&config.train, &model);
+    let learner = Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 });
+    let steps = Arc::new(StepLoop {
+        config: config.clone(),
+        data: Arc::new(data),
+        device,
+        folder: RunFolder::new(&folder.path),
+        ending: Mutex::new(None),
+    });
+    let interrupter = Interrupter::new();
+    let renderer: Box<dyn MetricsRenderer> = match display {
+        Display::Dashboard => Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None)),
+        Display::Plain => Box::new(PlainRenderer::new()),
+    };
+    watch(stop, interrupter.clone());
+    let result = with_gauges(SupervisedTraining::new(&folder.path, Arc::new(NoLoader), Arc::new(NoLoader)))
+        .with_application_logger(None)
+        .with_metric_logger(InMemoryMetricLogger::default())
+        .with_training_strategy(TrainingStrategy::Custom(steps.clone()))
+        .with_interrupter(interrupter)
+        .renderer(renderer)
+        .label(&format!("{} / {} / seed {}", config.study, config.variant, config.seed))
+        .launch(learner);
+    let ending = steps.ending.lock().expect("no panic while it is held").take();
+    let ending = ending.context("burn's learner did not call the step loop")??;
+    if let Some(error) = result.error {
+        return Err(anyhow::anyhow!("burn's learner stopped: {error}"));
+    }
+    if ending == Ending::Done {
+        save(&result.model, folder)?;
+    }
+    tracing::info!(?ending, "ends");
+    Ok(ending)
+}
+
+/// Registers every number that the dashboard shows.
+fn with_gauges(training: SupervisedTraining<LanguageModel>) -> SupervisedTraining<LanguageModel> {
+    training
+        .metric_train_numeric(Gauge::loss())
+        .metric_valid_numeric(Gauge::loss())
+        .metric_train_numeric(Gauge::perplexity())
+        .metric_valid_numeric(Gauge::perplexity())
+        .metric_train_numeric(Gauge::learning_rate())
+        .metric_train_numeric(Gauge::tokens_per_second())
+        .metric_train_numeric(Gauge::time_left())
+}
+
+/// Passes a request to stop on to burn. The thread ends with the process.
+fn watch(stop: Arc<AtomicBool>, interrupter: Interrupter) {
+    std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        interrupter.stop(Some("asked to stop"));
+    });
+}
+
+/// Writes the weights as safetensors, under their module paths.
+fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
+    let path = folder.weights_path();
+    let parent = path.parent().expect("a file in a folder");
+    fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
+    let mut store = SafetensorsStore::from_file(&path).metadata("format", "pt").overwrite(true);
+    model.decoder.save_into(&mut store).map_err(|error| anyhow::anyhow!("{}: cannot be written: {error}", path.display()))
+}
+
+fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
+    let budget = config.model.budget(config.vocab_size);
+    let mut system = sysinfo::System::new();
+    system.refresh_cpu_all();
+    let cpu = system.cpus().first().map_or("unknown".to_string(), |cpu| cpu.brand().trim().to_string());
+    Meta {
+        commit: provenance.commit,
+        version: provenance.version,
+        burn: "0.22.1".into(),
+        os: sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.into()),
+        cpu,
+        threads: std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(0),
+        command: provenance.command,
+        corpus_sha256: data.sha256.clone(),
+        n_params: budget.n_params,
+        flops_per_token: budget.flops_per_token,
+        floor: data.floor,
+        started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    }
+}
+
+/// burn asks for data loaders; the step loop takes its batches by number instead, so that a step is a pure function.
+struct NoLoader;
+
+impl DataLoader<Batch> for NoLoader {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch> + 'a> {
+        Box::new(NoBatches)
+    }
+
+    fn num_items(&self) -> usize {
+        0
+    }
+
+    fn to_device(&self, _device: &Device) -> Arc<dyn DataLoader<Batch>> {
+        Arc::new(NoLoader)
+    }
+
+    fn slice(&self, _start: usize, _end: usize) -> Arc<dyn DataLoader<Batch>> {
+        Arc::new(NoLoader)
+    }
+}
+
+struct NoBatches;
+
+impl Iterator for NoBatches {
+    type Item = Result<Batch, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        None
+    }
+}
+
+impl DataLoaderIterator<Batch> for NoBatches {
+    fn progress(&self) -> Progress {
+        Progress::new(0, 0, None)
+    }
+}
