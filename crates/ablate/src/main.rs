@@ -55,12 +55,8 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::List => print(&list()),
         Command::Show(args) => print(&plan(&args)?.to_string()),
         Command::Sample(args) => {
-            let sampling = Sampling {
-                prompt: args.prompt,
-                n_tokens: args.tokens,
-                temperature: args.temperature,
-                seed: args.seed,
-            };
+            let sampling =
+                Sampling { prompt: args.prompt, n_tokens: args.tokens, temperature: args.temperature, seed: args.seed };
             print(&(train::sample(&RunFolder::new(args.run), &sampling)? + "\n"))
         }
         Command::Completions { shell } => {
@@ -103,7 +99,8 @@ fn list() -> String {
 fn work(worker: cli::Worker) -> Result<u8> {
     let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
     let stop = stop_flag()?;
-    std::fs::create_dir_all(&worker.folder).with_context(|| format!("{}: cannot be created", worker.folder.display()))?;
+    std::fs::create_dir_all(&worker.folder)
+        .with_context(|| format!("{}: cannot be created", worker.folder.display()))?;
     let log = std::fs::OpenOptions::new().create(true).append(true).open(worker.folder.join("log.txt"));
     let log = log.with_context(|| format!("{}: the log cannot be written", worker.folder.display()))?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();

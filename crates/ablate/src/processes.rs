@@ -111,7 +111,8 @@ fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result
         return Ok(matches!(status.state, State::Done | State::Diverged));
     }
     folder.lock()?;
-    let aside = (1..).map(|n| study_folder.join(format!("replaced-{n}"))).find(|path| !path.join(label(config)).exists());
+    let aside =
+        (1..).map(|n| study_folder.join(format!("replaced-{n}"))).find(|path| !path.join(label(config)).exists());
     let aside = aside.expect("some number is free").join(label(config));
     let parent = aside.parent().expect("a path in a folder");
     let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&folder.path, &aside));

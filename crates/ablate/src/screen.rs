@@ -23,8 +23,7 @@ use crate::processes::{Job, Progress};
 /// Time between two drawings.
 const EVERY: Duration = Duration::from_millis(250);
 
-const COLORS: [Color; 6] =
-    [Color::Blue, Color::LightRed, Color::Green, Color::Magenta, Color::Yellow, Color::Cyan];
+const COLORS: [Color; 6] = [Color::Blue, Color::LightRed, Color::Green, Color::Magenta, Color::Yellow, Color::Cyan];
 
 /// Owns the terminal from `open` until it is dropped.
 pub struct Screen {
@@ -171,7 +170,8 @@ impl View<'_> {
         }
         let rows = jobs.into_iter().map(|job| {
             let followed = self.of(job);
-            let (train, valid) = (followed.and_then(|f| f.last(Split::Train)), followed.and_then(|f| f.last(Split::Valid)));
+            let (train, valid) =
+                (followed.and_then(|f| f.last(Split::Train)), followed.and_then(|f| f.last(Split::Valid)));
             let steps = job.config.train.steps;
             let step = followed.map_or(0, Followed::step);
             let tokens = (job.config.train.batch_size * job.config.model.seq_len) as f64;

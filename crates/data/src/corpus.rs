@@ -60,7 +60,10 @@ impl Corpus {
         let bytes = std::fs::read(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => DataError::Missing {
                 corpus: corpus(),
-                hint: format!("embedded corpora: {}; any UTF-8 text file can be named by its path", EMBEDDED.join(", ")),
+                hint: format!(
+                    "embedded corpora: {}; any UTF-8 text file can be named by its path",
+                    EMBEDDED.join(", ")
+                ),
             },
             _ => DataError::Unreadable { corpus: corpus(), source },
         })?;
@@ -125,10 +128,7 @@ mod tests {
         let share = corpus.train.len() as f64 / (corpus.train.len() + corpus.valid.len()) as f64;
         assert!((share - 0.9).abs() < 0.001);
         assert!(corpus.train.ends_with(".\n") && corpus.valid.ends_with(".\n"));
-        let stories: Vec<_> = tales(0)
-            .skip(corpus.train.lines().count())
-            .take(corpus.valid.lines().count())
-            .collect();
+        let stories: Vec<_> = tales(0).skip(corpus.train.lines().count()).take(corpus.valid.lines().count()).collect();
         assert_eq!(stories.iter().map(|tale| tale.text.as_str()).collect::<String>(), corpus.valid);
         let nats: f64 = stories.iter().map(|tale| tale.nats).sum();
         assert!((nats - corpus.valid_nats.unwrap()).abs() < 1e-6);

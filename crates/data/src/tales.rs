@@ -20,10 +20,11 @@ pub fn tales(seed: u64) -> impl Iterator<Item = Tale> {
 }
 
 const NAMES: [&str; 64] = [
-    "Abe", "Ada", "Amy", "Ann", "Ben", "Bess", "Bob", "Cara", "Cleo", "Cody", "Dan", "Dora", "Duke", "Ed", "Ella", "Emil",
-    "Eve", "Fay", "Finn", "Fred", "Gail", "Gus", "Hal", "Hope", "Hugo", "Ida", "Ike", "Ines", "Ivan", "Jack", "Jane", "Joan",
-    "Jules", "Kate", "Ken", "Kim", "Lars", "Lea", "Leo", "Lily", "Lou", "Luke", "Mary", "Max", "Mia", "Milo", "Nell", "Nico",
-    "Noah", "Nora", "Olga", "Omar", "Otto", "Paul", "Pia", "Quinn", "Rosa", "Ruth", "Sam", "Tess", "Theo", "Uma", "Vera", "Zack",
+    "Abe", "Ada", "Amy", "Ann", "Ben", "Bess", "Bob", "Cara", "Cleo", "Cody", "Dan", "Dora", "Duke", "Ed", "Ella",
+    "Emil", "Eve", "Fay", "Finn", "Fred", "Gail", "Gus", "Hal", "Hope", "Hugo", "Ida", "Ike", "Ines", "Ivan", "Jack",
+    "Jane", "Joan", "Jules", "Kate", "Ken", "Kim", "Lars", "Lea", "Leo", "Lily", "Lou", "Luke", "Mary", "Max", "Mia",
+    "Milo", "Nell", "Nico", "Noah", "Nora", "Olga", "Omar", "Otto", "Paul", "Pia", "Quinn", "Rosa", "Ruth", "Sam",
+    "Tess", "Theo", "Uma", "Vera", "Zack",
 ];
 const ANIMALS: [&str; 8] = ["cat", "dog", "fox", "hen", "bear", "frog", "owl", "mouse"];
 const COLORS: [&str; 8] = ["red", "blue", "green", "gold", "black", "white", "pink", "gray"];
@@ -156,12 +157,14 @@ mod tests {
             }
         }
         let hash: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hash, "");
+        assert_eq!(hash, "ffb9827afd102e81b4cfcfc0a7641c7d34e57a114982f360da471ebbcfbe30bb");
     }
 
     #[test]
     fn a_tale_reads_like_one() {
-        assert_eq!(tales(0).next().unwrap().text, "");
+        let expected = "Hal the cat lived by the hill. Hal met Lily. Lily found a gold ball. Hal met Bob. Hal went home to \
+                        the hill.\n";
+        assert_eq!(tales(0).next().unwrap().text, expected);
     }
 
     /// Reads a story back into its choices and multiplies their probabilities, sharing no code with the writer.

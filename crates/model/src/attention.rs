@@ -50,9 +50,8 @@ impl Attention {
     pub(crate) fn forward(&self, x: Tensor<3>, context: &Context) -> Tensor<3> {
         let [batch, seq, d_model] = x.dims();
         let head_dim = d_model / self.n_heads;
-        let heads = |linear: &Linear| {
-            project(linear, x.clone()).reshape([batch, seq, self.n_heads, head_dim]).swap_dims(1, 2)
-        };
+        let heads =
+            |linear: &Linear| project(linear, x.clone()).reshape([batch, seq, self.n_heads, head_dim]).swap_dims(1, 2);
         let (mut q, mut k, v) = (heads(&self.q), heads(&self.k), heads(&self.v));
         if let Some(rope) = &context.rope {
             (q, k) = (rope.rotate(q), rope.rotate(k));

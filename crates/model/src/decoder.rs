@@ -24,8 +24,7 @@ pub struct Decoder {
 impl Decoder {
     /// The structure alone: matrices and embeddings are zero until `init` draws them.
     pub(crate) fn new(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let embedding =
-            |n| EmbeddingConfig::new(n, config.d_model).with_initializer(Initializer::Zeros).init(device);
+        let embedding = |n| EmbeddingConfig::new(n, config.d_model).with_initializer(Initializer::Zeros).init(device);
         let scale = Initializer::Constant { value: (config.d_model as f64).sqrt() };
         Decoder {
             token_embedding: embedding(vocab_size),
@@ -72,5 +71,216 @@ impl Decoder {
         };
         let logits = self.forward(inputs).reshape([batch * seq, vocab]);
         log_softmax(logits, 1).gather(1, targets.reshape([batch * seq, 1])).squeeze_dim::<1>(1).neg()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Ffn;
+    use crate::config::tests::{combinations, tiny};
+    use burn::module::{ModuleMapper, ModuleVisitor};
+    use burn::tensor::TensorData;
+    use serde_json::Value;
+    use std::collections::BTreeMap;
+
+    fn ids(rows: &[Vec<i32>], device: &Device) -> Tensor<2, Int> {
+        let data = TensorData::new(rows.concat(), [rows.len(), rows[0].len()]);
+        Tensor::from_data(data, device)
+    }
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_into_vec().unwrap()
+    }
+
+    /// Calls `f` with the path of each float parameter.
+    struct Named<F> {
+        path: Vec<String>,
+        f: F,
+    }
+
+    impl<F: FnMut(&str, Vec<f32>)> ModuleVisitor for Named<F> {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.into());
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            (self.f)(&self.path.join("."), values(param.val()));
+        }
+    }
+
+    fn weights(decoder: &Decoder) -> BTreeMap<String, Vec<f32>> {
+        let mut all = BTreeMap::new();
+        decoder.visit(&mut Named { path: vec![], f: |name: &str, values| drop(all.insert(name.to_string(), values)) });
+        all
+    }
+
+    #[test]
+    fn a_fresh_model_knows_nothing() {
+        // 2% above ln(256) leaves room for the tied head, which starts out guessing the token it has just read.
+        let device = Device::flex();
+        for config in combinations() {
+            let config = ModelConfig { seq_len: 32, d_model: 128, n_heads: 4, d_ff: 256, n_layers: 2, ..config };
+            let rows = |shift: i32| vec![(0..32).map(|i| (i * 37 + shift * (i % 5) + shift) % 256).collect()];
+            let nll = config.init(256, 1, &device).nll(ids(&rows(0), &device), ids(&rows(1), &device));
+            let ratio = nll.mean().into_scalar::<f64>() / 256f64.ln();
+            assert!((ratio - 1.0).abs() < 0.02, "{ratio} times ln(256): {config:?}");
+        }
+    }
+
+    #[test]
+    fn a_later_token_changes_no_earlier_logit() {
+        let device = Device::flex();
+        for config in combinations() {
+            let decoder = config.init(11, 3, &device);
+            let row: Vec<i32> = (0..8).map(|i| i * 3 % 11).collect();
+            for changed in 1..8 {
+                let mut other = row.clone();
+                other[changed] = (other[changed] + 1) % 11;
+                let logits = |row: &Vec<i32>| decoder.forward(ids(std::slice::from_ref(row), &device));
+                let earlier = |row| values(logits(row).narrow(1, 0, changed));
+                let from = |row| values(logits(row).narrow(1, changed, 8 - changed));
+                assert_eq!(earlier(&row), earlier(&other), "position {changed}: {config:?}");
+                assert_ne!(from(&row), from(&other), "position {changed}: {config:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn swapping_a_part_moves_no_other_weight() {
+        let device = Device::flex();
+        let (a, b) = (tiny(), ModelConfig { norm: crate::NormKind::RmsNorm, ffn: Ffn::SwiGlu, ..tiny() });
+        let (a, b) = (weights(&a.init(11, 0, &device)), weights(&b.init(11, 0, &device)));
+        let shared: Vec<&String> = a.keys().filter(|name| b.contains_key(*name)).collect();
+        assert_eq!(shared.len(), 2 + 2 * 6);
+        for name in shared {
+            assert_eq!(a[name], b[name], "{name}");
+        }
+        let other_seed = weights(&tiny().init(11, 1, &device));
+        assert_ne!(a["blocks.0.attn.q.weight"], other_seed["blocks.0.attn.q.weight"]);
+        assert_ne!(a["blocks.0.attn.q.weight"], a["blocks.0.attn.k.weight"]);
+    }
+
+    #[test]
+    fn weights_start_as_in_gpt2() {
+        let config = ModelConfig { d_model: 128, d_ff: 512, n_layers: 8, ..tiny() };
+        let all = weights(&config.init(200, 0, &Device::flex()));
+        let deviation = |name: &str| {
+            let squares: f64 = all[name].iter().map(|&x| f64::from(x).powi(2)).sum();
+            (squares / all[name].len() as f64).sqrt()
+        };
+        for (name, expected) in [
+            ("token_embedding.weight", 0.02),
+            ("position_embedding.weight", 0.02),
+            ("blocks.7.attn.q.weight", 0.02),
+            ("blocks.7.attn.o.weight", 0.02 / 4.0),
+            ("blocks.0.ffn.up.weight", 0.02),
+            ("blocks.0.ffn.down.weight", 0.02 / 4.0),
+        ] {
+            assert!((deviation(name) / expected - 1.0).abs() < 0.05, "{name}: {}", deviation(name));
+        }
+    }
+
+    /// Gives each parameter the numbers that `decoder.py` gives it.
+    struct Formula {
+        path: Vec<String>,
+    }
+
+    impl ModuleMapper for Formula {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.into());
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let name = self.path.join(".");
+            let phase: u32 = name.bytes().map(u32::from).sum();
+            let (start, scale) = match name.as_str() {
+                "embedding_scale" => (2.0, 0.2),
+                name if name.ends_with("gamma") || name.ends_with("alpha") => (1.0, 0.2),
+                _ => (0.0, 0.3),
+            };
+            param.map(|tensor| {
+                let value = |i: usize| (start + scale * (0.7 * i as f64 + f64::from(phase)).sin()) as f32;
+                let values = (0..tensor.shape().num_elements()).map(value).collect();
+                Tensor::from_data(TensorData::new(values, tensor.shape()), &tensor.device()).require_grad()
+            })
+        }
+    }
+
+    /// Largest difference relative to the largest expected magnitude.
+    fn error(got: &[f32], expected: &Value) -> f64 {
+        let expected: Vec<f64> = expected.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect();
+        assert_eq!(got.len(), expected.len());
+        let largest = expected.iter().fold(1e-6, |largest: f64, x| largest.max(x.abs()));
+        got.iter().zip(&expected).map(|(got, x)| (f64::from(*got) - x).abs()).fold(0.0, f64::max) / largest
+    }
+
+    #[test]
+    fn loss_logits_and_gradients_are_pytorch_s() {
+        let device = Device::flex().autodiff();
+        let cases: Vec<Value> = serde_json::from_str(include_str!("../tests/fixtures/decoder.json")).unwrap();
+        for case in cases {
+            let choice = |key: &str| case["model"][key].clone();
+            let config = ModelConfig {
+                seq_len: 6,
+                d_model: 8,
+                norm: serde_json::from_value(choice("norm")).unwrap(),
+                norm_placement: serde_json::from_value(choice("norm_placement")).unwrap(),
+                ffn: serde_json::from_value(choice("ffn")).unwrap(),
+                position: serde_json::from_value(choice("position")).unwrap(),
+                embedding_scale: choice("embedding_scale").as_bool().unwrap(),
+                d_ff: choice("d_ff").as_u64().unwrap() as usize,
+                ..tiny()
+            };
+            let decoder = Decoder::new(&config, 11, &device).map(&mut Formula { path: vec![] });
+            let rows: Vec<Vec<i32>> = serde_json::from_value(case["tokens"].clone()).unwrap();
+            let (inputs, targets) = (|r: &Vec<i32>| r[..6].to_vec(), |r: &Vec<i32>| r[1..].to_vec());
+            let inputs = ids(&rows.iter().map(inputs).collect::<Vec<_>>(), &device);
+            let targets = ids(&rows.iter().map(targets).collect::<Vec<_>>(), &device);
+
+            let logits = error(&values(decoder.forward(inputs.clone())), &case["logits"]);
+            assert!(logits < 1e-5, "logits differ by {logits}: {config:?}");
+            let loss = decoder.nll(inputs, targets).mean();
+            let expected = case["loss"].as_f64().unwrap();
+            assert!((loss.clone().into_scalar::<f64>() / expected - 1.0).abs() < 1e-6);
+
+            let grads = loss.backward();
+            let mut seen = 0;
+            let mut check = Gradients {
+                path: vec![],
+                grads: &grads,
+                f: |name: &str, grad: Vec<f32>| {
+                    let error = error(&grad, &case["grads"][name]);
+                    assert!(error < 1e-5, "the gradient of {name} differs by {error}: {config:?}");
+                    seen += 1;
+                },
+            };
+            decoder.visit(&mut check);
+            assert_eq!(seen, case["grads"].as_object().unwrap().len());
+        }
+    }
+
+    /// Calls `f` with the path and the gradient of each float parameter.
+    struct Gradients<'a, F> {
+        path: Vec<String>,
+        grads: &'a burn::tensor::Gradients,
+        f: F,
+    }
+
+    impl<F: FnMut(&str, Vec<f32>)> ModuleVisitor for Gradients<'_, F> {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.into());
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let grad = param.val().grad(self.grads).expect("every parameter has a gradient");
+            (self.f)(&self.path.join("."), values(grad));
+        }
     }
 }

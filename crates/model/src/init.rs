@@ -43,7 +43,8 @@ impl ModuleMapper for Gpt2 {
         param.map(|tensor| {
             let shape = tensor.shape();
             let values = (0..shape.num_elements()).map(|_| normal.sample(&mut rng) as f32).collect();
-            Tensor::from_data(TensorData::new(values, shape), &tensor.device()).require_grad()
+            let drawn = Tensor::from_data(TensorData::new(values, shape), &tensor.device());
+            drawn.set_require_grad(tensor.is_require_grad())
         })
     }
 }

@@ -97,8 +97,17 @@ impl Comparison {
     /// The main table.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new(&[
-            "variant", "params", "FLOPs/token", "valid loss", "perplexity", "bits/byte", "ppl difference", "95% interval",
-            "seeds better", "early roughness", "tokens/s",
+            "variant",
+            "params",
+            "FLOPs/token",
+            "valid loss",
+            "perplexity",
+            "bits/byte",
+            "ppl difference",
+            "95% interval",
+            "seeds better",
+            "early roughness",
+            "tokens/s",
         ]);
         for row in &self.rows {
             let change = |nats: f64| format!("{:+.2}%", percent(nats));

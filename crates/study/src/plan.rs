@@ -56,18 +56,13 @@ impl Plan {
     /// Anything in the file that cannot be run, or a corpus that cannot be read.
     pub fn read(file: &Path, overrides: &[Override], backend: Backend) -> anyhow::Result<Plan> {
         let shown = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
+        let text =
+            std::fs::read_to_string(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
         let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         Plan::from_text(&name, &text, &shown, overrides, backend)
     }
 
-    fn from_text(
-        name: &str,
-        text: &str,
-        file: &str,
-        overrides: &[Override],
-        backend: Backend,
-    ) -> anyhow::Result<Plan> {
+    fn from_text(name: &str, text: &str, file: &str, overrides: &[Override], backend: Backend) -> anyhow::Result<Plan> {
         backend.require()?;
         let (own, variant_texts) = parse(text, file)?;
         let mut base = Overlay::baseline();
@@ -216,10 +211,12 @@ impl std::fmt::Display for Plan {
             grouped(tokens)
         )?;
         let reference = self.variants[0].budget;
-        let mut table = Table::new(&["variant", "d_ff", "params", "against reference", "FLOPs/token", "against reference"]);
+        let mut table =
+            Table::new(&["variant", "d_ff", "params", "against reference", "FLOPs/token", "against reference"]);
         for variant in &self.variants {
             let Budget { n_params, flops_per_token, .. } = variant.budget;
-            let against = |own: usize, reference: usize| format!("{:+.2}%", 100.0 * (own as f64 / reference as f64 - 1.0));
+            let against =
+                |own: usize, reference: usize| format!("{:+.2}%", 100.0 * (own as f64 / reference as f64 - 1.0));
             table.rows.push(vec![
                 variant.name.clone(),
                 variant.config.model.d_ff.to_string(),

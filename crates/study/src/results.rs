@@ -46,8 +46,9 @@ impl StudyResults {
     /// A folder that is not a study's, or a damaged file.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("study.json");
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| BadFile::new(&path, format!("cannot be read, so this is not a study's folder: {error}")))?;
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            BadFile::new(&path, format!("cannot be read, so this is not a study's folder: {error}"))
+        })?;
         let file: StudyFile = serde_json::from_str(&text)
             .map_err(|error| BadFile::new(&path, format!("is damaged or of another version: {error}")))?;
         let mut variants = vec![];

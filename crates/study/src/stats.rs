@@ -21,7 +21,8 @@ impl Paired {
         let n = differences.len();
         let (mean, deviation) = mean_and_deviation(&differences)?;
         let interval = deviation.map(|deviation| {
-            let t = StudentsT::new(0.0, 1.0, (n - 1) as f64).expect("at least one degree of freedom").inverse_cdf(0.975);
+            let t =
+                StudentsT::new(0.0, 1.0, (n - 1) as f64).expect("at least one degree of freedom").inverse_cdf(0.975);
             let half = t * deviation / (n as f64).sqrt();
             (mean - half, mean + half)
         });
@@ -47,8 +48,7 @@ mod tests {
     #[test]
     fn the_interval_is_scipy_s() {
         // scipy.stats.ttest_rel(b, a).confidence_interval(0.95); see tests/fixtures/paired.py.
-        let fixture: serde_json::Value =
-            serde_json::from_str(include_str!("../tests/fixtures/paired.json")).unwrap();
+        let fixture: serde_json::Value = serde_json::from_str(include_str!("../tests/fixtures/paired.json")).unwrap();
         for case in fixture.as_array().unwrap() {
             let numbers = |key: &str| -> Vec<f64> {
                 case[key].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()

@@ -105,7 +105,9 @@ impl RunFolder {
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(Locked(self.path.clone()).into()),
-            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("{}: cannot be locked", path.display())),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("{}: cannot be locked", path.display()))
+            }
         }
     }
 

@@ -49,9 +49,8 @@ impl LanguageModel {
     /// Negative log-likelihood of each target: `[batch * seq]`.
     fn nll(&self, batch: &Batch) -> Tensor<1> {
         let device = self.decoder.devices()[0].clone();
-        let ids = |ids: &[i32]| {
-            Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), [batch.batch, batch.seq]), &device)
-        };
+        let ids =
+            |ids: &[i32]| Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), [batch.batch, batch.seq]), &device);
         self.decoder.nll(ids(&batch.inputs), ids(&batch.targets))
     }
 }
@@ -144,5 +143,79 @@ impl ModuleVisitor for Scale<'_> {
         if let Some(grad) = self.grads.remove::<D>(param.id) {
             self.grads.register(param.id, grad * self.factor);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::tiny;
+    use crate::schedule::Schedule;
+    use crate::{Backend, RunConfig};
+    use burn::store::{ModuleSnapshot, SafetensorsStore};
+    use burn::train::Learner;
+
+    fn learner(config: &RunConfig, backend: Backend) -> Learner<LanguageModel> {
+        let device = backend.device().unwrap().autodiff();
+        let model = LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, &device) };
+        let optimizer = adamw(&config.train, &model);
+        Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 })
+    }
+
+    /// One step of training; the loss and the norm of the gradient before it.
+    fn step(learner: &mut Learner<LanguageModel>, batch: Batch, max_norm: f64) -> (f64, f64) {
+        let output = learner.train_step(batch);
+        let (grads, norm) = clip(output.grads, &learner.model(), max_norm);
+        learner.lr_step();
+        learner.optimizer_step(grads);
+        (output.item.loss(), norm)
+    }
+
+    fn check_trajectory(backend: Backend) {
+        let mut config = tiny();
+        config.vocab_size = 11;
+        config.model = model::ModelConfig { seq_len: 6, d_model: 8, n_layers: 2, d_ff: 10, ..config.model };
+        let train =
+            TrainConfig { steps: 10, warmup_steps: 3, lr: 2e-2, min_lr_factor: 0.1, grad_clip: 0.5, ..config.train };
+        config.train = train;
+        let mut learner = learner(&config, backend);
+        let mut model = learner.model();
+        let start = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/start.safetensors");
+        model.decoder.load_from(&mut SafetensorsStore::from_file(start)).unwrap();
+        learner.load_model(model.into_record());
+
+        let lines: Vec<serde_json::Value> =
+            serde_json::from_str(include_str!("../tests/fixtures/trajectory.json")).unwrap();
+        for (i, line) in lines.iter().enumerate() {
+            let rows: Vec<Vec<i32>> = serde_json::from_value(line["tokens"].clone()).unwrap();
+            let part = |shift: usize| rows.iter().flat_map(|row| row[shift..shift + 6].to_vec()).collect();
+            let batch = Batch { inputs: part(0), targets: part(1), batch: 2, seq: 6 };
+            let (loss, norm) = step(&mut learner, batch, config.train.grad_clip);
+            for (got, key) in [(loss, "loss"), (norm, "grad_norm")] {
+                let expected = line[key].as_f64().unwrap();
+                assert!((got / expected - 1.0).abs() < 1e-5, "step {}, {key}: {got} against {expected}", i + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn ten_steps_are_pytorch_s() {
+        for backend in [Backend::Flex, Backend::Ndarray] {
+            if backend.require().is_ok() {
+                check_trajectory(backend);
+            }
+        }
+    }
+
+    #[test]
+    fn sixty_four_tokens_can_be_learned_by_heart() {
+        let mut config = tiny();
+        config.model = model::ModelConfig { seq_len: 64, d_model: 32, d_ff: 64, ..config.model };
+        config.train = TrainConfig { steps: 200, warmup_steps: 5, lr: 2e-2, min_lr_factor: 1.0, ..config.train };
+        let mut learner = learner(&config, Backend::Flex);
+        let tokens: Vec<i32> = (0..65).map(|i: i32| (i * i * 31 + i * 7) % 251).collect();
+        let batch = || Batch { inputs: tokens[..64].to_vec(), targets: tokens[1..].to_vec(), batch: 1, seq: 64 };
+        let losses: Vec<f64> = (0..200).map(|_| step(&mut learner, batch(), 1.0).0).collect();
+        assert!(losses[0] > 5.0 && losses[199] < 0.01, "from {} to {}", losses[0], losses[199]);
     }
 }

@@ -39,7 +39,8 @@ impl Gauge {
     }
 
     pub(crate) fn tokens_per_second() -> Self {
-        let speed = Gauge::new("Tokens per second", |report, _| report.tokens_per_second, |value| format!("{value:.0}"));
+        let speed =
+            Gauge::new("Tokens per second", |report, _| report.tokens_per_second, |value| format!("{value:.0}"));
         Gauge { higher_is_better: true, ..speed }
     }
 

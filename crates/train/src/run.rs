@@ -29,9 +29,13 @@ use crate::{Meta, RunConfig, RunFolder, State};
 pub enum Ending {
     Done,
     /// Loss or gradient stopped being finite in this step.
-    Diverged { step: usize },
+    Diverged {
+        step: usize,
+    },
     /// Asked to stop after this step.
-    Stopped { step: usize },
+    Stopped {
+        step: usize,
+    },
 }
 
 /// What a run shows while it works.
@@ -164,7 +168,10 @@ fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     let parent = path.parent().expect("a file in a folder");
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
     let mut store = SafetensorsStore::from_file(&path).metadata("format", "pt").overwrite(true);
-    model.decoder.save_into(&mut store).map_err(|error| anyhow::anyhow!("{}: cannot be written: {error}", path.display()))
+    model
+        .decoder
+        .save_into(&mut store)
+        .map_err(|error| anyhow::anyhow!("{}: cannot be written: {error}", path.display()))
 }
 
 fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {

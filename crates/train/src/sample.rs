@@ -59,7 +59,11 @@ fn draw(logits: Tensor<1>, temperature: f64, rng: &mut ChaCha8Rng) -> Result<u32
     if temperature == 0.0 {
         return Ok(logits.argmax(0).into_scalar::<i64>() as u32);
     }
-    let probabilities = softmax(logits / temperature, 0).into_data().convert::<f64>().try_into_vec::<f64>().expect("just converted to f64");
+    let probabilities = softmax(logits / temperature, 0)
+        .into_data()
+        .convert::<f64>()
+        .try_into_vec::<f64>()
+        .expect("just converted to f64");
     let mut left = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
     for (id, probability) in probabilities.iter().enumerate() {
         left -= probability;

@@ -65,7 +65,11 @@ pub(super) fn lines(label: &str, y_label: &str, scale: Scale, curves: &[Curve]) 
         let at = x(tick);
         draw(format!("<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>", bottom + 18.0, short(tick)));
     }
-    draw(format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">step</text>", (LEFT + WIDTH) / 2.0, HEIGHT - 6.0));
+    draw(format!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">step</text>",
+        (LEFT + WIDTH) / 2.0,
+        HEIGHT - 6.0
+    ));
     draw(format!(
         "<text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{y_label}</text>",
         TOP + height / 2.0

@@ -1,0 +1,277 @@
+//! The program as its users meet it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with a study of two variants on a small text, which trains in about a second.
+struct Place {
+    dir: TempDir,
+}
+
+const STUDY: &str = r#"
+description = "A small study."
+seeds = 2
+[model]
+seq_len = 16
+d_model = 16
+n_layers = 1
+n_heads = 2
+d_ff = 24
+[data]
+corpus = "text.txt"
+[train]
+steps = 12
+warmup_steps = 2
+batch_size = 2
+eval_every = 6
+[[variant]]
+name = "swiglu"
+model.ffn = "swiglu"
+"#;
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("experiments")).unwrap();
+        fs::write(dir.path().join("experiments/small.toml"), STUDY).unwrap();
+        let text: String = (0..300).map(|i| format!("line {} of a text; ", i * i % 97)).collect();
+        fs::write(dir.path().join("text.txt"), text).unwrap();
+        Place { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn ablate(&self, args: &[&str]) -> Command {
+        let mut command = assert_cmd::cargo::cargo_bin_cmd!("ablate");
+        command.current_dir(self.dir.path()).args(args);
+        command
+    }
+
+    /// Runs to a successful end and returns standard output.
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.ablate(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        assert!(output.status.success(), "{args:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Fails with this code and one line on standard error that holds `part`.
+    fn fails(&self, args: &[&str], code: i32, part: &str) {
+        let output = self.ablate(args).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert!(error.contains(part), "{args:?}: expected `{part}` in: {error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{args:?}: {error}");
+    }
+}
+
+/// The lines of a run's metrics without their times.
+fn metrics(run: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let line = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        value.as_object_mut().unwrap().remove("seconds").unwrap();
+        value
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn a_study_trains_compares_and_is_not_trained_twice() {
+    let place = Place::new();
+    let text = place.ok(&["small"]);
+    assert!(text.contains("small: 2 variants x 2 seeds, 4 runs to do (0 complete)"), "{text}");
+    assert!(text.contains("swiglu/seed-1  step 12/12 valid loss "), "{text}");
+    for file in ["report.html", "report.md", "results.csv", "results.json"] {
+        assert!(place.path("runs/small").join(file).is_file(), "{file}");
+    }
+    let run = place.path("runs/small/swiglu/seed-1");
+    for file in ["config.toml", "meta.json", "metrics.jsonl", "status.json", "log.txt", "tokenizer.json"] {
+        assert!(run.join(file).is_file(), "{file}");
+    }
+    let results: Value = serde_json::from_slice(&fs::read(place.path("runs/small/results.json")).unwrap()).unwrap();
+    assert_eq!(results["rows"][1]["variant"], "swiglu");
+    assert_eq!(results["rows"][1]["difference"]["n"], 2);
+    assert_eq!(results["runs"].as_array().unwrap().len(), 4);
+    let last = metrics(&run).pop().unwrap();
+    assert_eq!(last["split"], "valid");
+    let loss = results["runs"][3]["valid_loss"].as_f64().unwrap();
+    assert_eq!(last["loss"].as_f64(), Some(loss));
+
+    let again = place.ok(&["run", "small"]);
+    assert!(again.contains("0 runs to do (4 complete)"), "{again}");
+    let more = place.ok(&["small", "--seeds", "3"]);
+    assert!(more.contains("2 runs to do (4 complete)"), "{more}");
+    assert!(place.ok(&["report", "small"]).contains("3 of 3") || more.contains("of 3"), "{more}");
+}
+
+#[test]
+fn the_same_config_gives_the_same_bits_with_any_number_of_threads() {
+    let place = Place::new();
+    place.ok(&["small", "--out", "one", "--jobs", "1", "--set", "model.dropout=0.1"]);
+    place.ok(&["small", "--out", "four", "--jobs", "4", "--set", "model.dropout=0.1"]);
+    for run in ["small/reference/seed-0", "small/swiglu/seed-1"].map(|run| run.replace("reference", "baseline")) {
+        let (one, four) = (metrics(&place.path("one").join(&run)), metrics(&place.path("four").join(&run)));
+        assert_eq!(one.len(), 12 + 2);
+        assert_eq!(one, four);
+    }
+    let (a, b) = (place.path("one/small/baseline/seed-0"), place.path("one/small/baseline/seed-1"));
+    assert_ne!(metrics(&a), metrics(&b));
+}
+
+#[test]
+fn both_cpu_backends_agree() {
+    let place = Place::new();
+    place.ok(&["small", "--out", "flex", "--seeds", "1"]);
+    place.ok(&["small", "--out", "ndarray", "--seeds", "1", "--backend", "ndarray"]);
+    let losses = |out: &str| -> Vec<f64> {
+        let lines = metrics(&place.path(out).join("small/swiglu/seed-0"));
+        lines.iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+    };
+    for (flex, ndarray) in losses("flex").into_iter().zip(losses("ndarray")) {
+        assert!((flex / ndarray - 1.0).abs() < 1e-4, "{flex} against {ndarray}");
+    }
+}
+
+#[test]
+fn an_edited_study_is_trained_anew_and_keeps_the_old_runs() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1"]);
+    let before = metrics(&place.path("runs/small/baseline/seed-0"));
+    let output = place.ablate(&["small", "--seeds", "1", "--set", "train.lr=1e-2"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("held a run of another configuration"));
+    assert_ne!(metrics(&place.path("runs/small/baseline/seed-0")), before);
+    assert_eq!(metrics(&place.path("runs/small/replaced-1/baseline/seed-0")), before);
+}
+
+#[test]
+fn divergence_is_a_result() {
+    let place = Place::new();
+    let text = place.ok(&["small", "--seeds", "1", "--set", "train.lr=1e30", "--set", "train.grad_clip=1e30"]);
+    assert!(text.contains("baseline: 1 run diverged."), "{text}");
+    let status = fs::read_to_string(place.path("runs/small/baseline/seed-0/status.json")).unwrap();
+    assert!(status.contains("\"diverged\"") && status.contains("not a finite number at step"), "{status}");
+    assert!(
+        place
+            .ok(&["small", "--seeds", "1", "--set", "train.lr=1e30", "--set", "train.grad_clip=1e30"])
+            .contains("2 complete")
+    );
+}
+
+#[test]
+fn a_finished_run_writes_text() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1"]);
+    let run = "runs/small/swiglu/seed-0";
+    let text = place.ok(&["sample", run, "--prompt", "line ", "--tokens", "40"]);
+    assert!(text.starts_with("line ") && text.chars().count() == 5 + 40 + 1, "{text}");
+    assert_eq!(text, place.ok(&["sample", run, "--prompt", "line ", "--tokens", "40"]));
+    assert_ne!(text, place.ok(&["sample", run, "--prompt", "line ", "--tokens", "40", "--seed", "1"]));
+    place.fails(&["sample", run, "--prompt", "Ü"], 5, "the tokenizer does not know 'Ü'");
+    place.fails(&["sample", "runs/small"], 5, "runs/small: is not the folder of a finished run");
+    fs::write(place.path(run).join("checkpoints/final/model.safetensors"), "damaged").unwrap();
+    place.fails(&["sample", run], 5, "model.safetensors: cannot be read");
+}
+
+#[test]
+fn bad_input_gets_one_clear_sentence() {
+    let place = Place::new();
+    let check = |set: &str, code, part: &str| place.fails(&["small", "--set", set], code, part);
+    check("model.nrom=rmsnorm", 2, "--set: unknown key `model.nrom`; the nearest is `model.norm`");
+    check("norm=rmsnorm", 2, "unknown key `norm`; the nearest is `model.norm`");
+    check("model.norm=rmsnrm", 2, "unknown variant `rmsnrm`, expected one of `layernorm`, `rmsnorm`, `dyt`");
+    check("model.d_model=wide", 2, "model.d_model = \"wide\": invalid type: string \"wide\", expected usize");
+    check("model.d_model=-1", 2, "model.d_model = -1: invalid value: integer `-1`, expected usize");
+    check("model.n_heads=3", 2, "model.d_model = 16 is not divisible by model.n_heads = 3");
+    check("train.lr=nan", 2, "train.lr = NaN: must be a positive number");
+    check("train.steps=0", 2, "train.steps = 0: must be at least 1");
+    check("model.alpha_attn=0.5", 2, "`model.alpha_attn` has no effect: only model.norm = \"dyt\" uses it");
+    check("model", 2, "--set model: must be KEY=VALUE");
+    check("data.corpus=no.txt", 5, "corpus `no.txt`: there is no such file");
+    for (name, bytes, part) in [
+        ("empty.txt", &b""[..], "corpus `empty.txt` is empty"),
+        ("latin.txt", b"caf\xe9", "corpus `latin.txt` is not UTF-8 text: byte 3 is not valid"),
+        (
+            "short.txt",
+            b"too short",
+            "corpus `short.txt` is too short: its training split has 8 tokens and one window needs model.seq_len + 1 = 17",
+        ),
+    ] {
+        fs::write(place.path(name), bytes).unwrap();
+        check(&format!("data.corpus={name}"), 5, part);
+    }
+    check("data.corpus=experiments", 5, "corpus `experiments`: cannot be read");
+    place.fails(&["smal"], 2, "there is no study `smal`; did you mean `small`?");
+    place.fails(&["small", "--out", "text.txt/runs"], 6, "text.txt/runs/small: cannot be created");
+    place.fails(&["report", "small"], 5, "cannot be read, so this is not a study's folder");
+    assert!(!place.path("runs").exists(), "nothing is written before everything is checked");
+    if cfg!(not(feature = "wgpu")) {
+        place.fails(&["small", "--backend", "wgpu"], 2, "backend `wgpu` is not built in: build with `--features wgpu`");
+    }
+}
+
+#[test]
+fn a_bad_study_file_is_named_with_its_line() {
+    let place = Place::new();
+    let check = |text: &str, part: &str| {
+        fs::write(place.path("bad.toml"), text).unwrap();
+        place.fails(&["show", "bad.toml"], 2, part);
+    };
+    check(
+        "[model]\nnorm = \"rmsnorm\"\nn_layer = 4\n",
+        "bad.toml:3: unknown key `model.n_layer`; the nearest is `model.n_layers`",
+    );
+    check("[model]\n\nffn = 3\n", "bad.toml:3: model.ffn = 3: ");
+    check("a = \n", "bad.toml:1: ");
+    check("[[variant]]\nmodel.norm = \"dyt\"\n", "bad.toml:1: this variant has no name");
+    check("[variant]\nname = \"a\"\n", "bad.toml:1: a variant is a table that starts with [[variant]]");
+    check("[[variant]]\nname = \"a b\"\n", "bad.toml:1: the name `a b` must be letters");
+    check("[[variant]]\nname = \"baseline\"\n", "bad.toml:1: a second variant named `baseline`");
+    check("[[variant]]\nname = \"a\"\nmodel.d_ff = 7\n", "model.d_ff is chosen by match = \"params\"");
+    check("[[variant]]\nname = \"a\"\nseeds = 7\n", "bad.toml:3: `seeds` belongs to the study");
+    check("[[variant]]\nname = \"a\"\ntrain.steps = 7\n", "bad.toml:3: `train.steps` is the same for all variants");
+    check("[[variant]]\nname = \"a\"\nmodel.n_layers = 8\n", "d_ff cannot make up for it; write match = \"width\"");
+    fs::write(place.path("bad.toml"), b"\xff").unwrap();
+    place.fails(&["show", "bad.toml"], 2, "bad.toml: cannot be read");
+}
+
+#[test]
+fn show_list_and_completions_speak() {
+    let place = Place::new();
+    let shown = place.ok(&["show", "small"]);
+    assert!(shown.contains("2 variants x 2 seeds = 4 runs of 12 steps, 384 tokens each"), "{shown}");
+    assert!(shown.contains("swiglu changes model.ffn = \"swiglu\""), "{shown}");
+    assert!(shown.contains("d_ff = 24\n"), "{shown}");
+    assert_eq!(place.ok(&["list"]), "small  A small study.\n");
+    assert!(place.ok(&["completions", "bash"]).contains("_ablate"));
+    assert!(place.ok(&["--help"]).contains("Exit codes:"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_request_to_stop_is_followed_and_the_study_can_go_on() {
+    let place = Place::new();
+    let program = assert_cmd::cargo::cargo_bin!("ablate");
+    let args = ["small", "--plain", "--seeds", "1", "--steps", "4000"];
+    let child = std::process::Command::new(program).current_dir(place.dir.path()).args(args).spawn();
+    let mut child = child.unwrap();
+    let run = place.path("runs/small/baseline/seed-0");
+    let start = Instant::now();
+    while fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default().lines().count() < 5 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the run does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::process::Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+    let status = fs::read_to_string(run.join("status.json")).unwrap();
+    assert!(status.contains("\"stopped\""), "{status}");
+    let text = place.ok(&["small", "--seeds", "1"]);
+    assert!(text.contains("2 runs to do"), "{text}");
+}
