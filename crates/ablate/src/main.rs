@@ -99,6 +99,9 @@ fn list() -> String {
 fn work(worker: cli::Worker) -> Result<u8> {
     let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
     let stop = stop_flag()?;
+    // A run whose study was killed must not train on unseen.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     std::fs::create_dir_all(&worker.folder)
         .with_context(|| format!("{}: cannot be created", worker.folder.display()))?;
     let log = std::fs::OpenOptions::new().create(true).append(true).open(worker.folder.join("log.txt"));

@@ -176,6 +176,7 @@ fn collect(job: &mut Job) -> Result<()> {
     let Some(status) = child.try_wait().context("waiting for a run")? else { return Ok(()) };
     job.progress = match status.code() {
         Some(0 | 3) => Progress::Ended,
+        Some(4) => Progress::Failed("another process is working in its folder".into()),
         Some(75) => Progress::Failed(STOPPED.into()),
         _ => {
             let message = job.folder.status().ok().flatten().and_then(|status| status.message);
@@ -193,6 +194,8 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Child> {
     let mut command = std::process::Command::new(std::env::current_exe().context("where this program lies")?);
     command.arg("worker").arg(path).arg(toml::to_string(&job.config)?).arg("--command").arg(command_line());
     command.env("RAYON_NUM_THREADS", threads.to_string());
+    // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.
+    command.env("MIMALLOC_PURGE_DELAY", "-1");
     match view {
         View::Dashboard => command.arg("--dashboard"),
         View::Plain => command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log),

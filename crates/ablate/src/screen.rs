@@ -123,6 +123,13 @@ impl Followed {
         self.lines.iter().rfind(|line| line.split == split)
     }
 
+    /// Seconds of a training step, averaged over the last ones.
+    fn step_seconds(&self) -> Option<f64> {
+        let last = || self.lines.iter().rev().filter(|line| line.split == Split::Train).take(20);
+        let n = last().count();
+        (n > 0).then(|| last().map(|line| line.seconds).sum::<f64>() / n as f64)
+    }
+
     fn step(&self) -> usize {
         self.lines.last().map_or(0, |line| line.step)
     }
@@ -190,7 +197,7 @@ impl View<'_> {
                 number(train.map(|line| line.loss), 4),
                 number(valid.map(|line| line.loss), 4),
                 number(valid.map(|line| line.perplexity), 3),
-                number(train.map(|line| tokens / line.seconds), 0),
+                number(followed.and_then(Followed::step_seconds).map(|seconds| tokens / seconds), 0),
                 left.map_or("-".into(), train::duration),
             ])
             .style(Style::new().fg(self.color(job)))

@@ -45,7 +45,7 @@ impl Dataset {
         let whole: Vec<usize> = (0..n / seq_len).map(|window| window * seq_len).collect();
         let mut batches: Vec<Batch> =
             whole.chunks(batch_size).map(|starts| Batch::new(&self.valid, starts, seq_len)).collect();
-        if n % seq_len > 0 {
+        if !n.is_multiple_of(seq_len) {
             batches.push(Batch::new(&self.valid, &[n - n % seq_len], n % seq_len));
         }
         batches

@@ -94,7 +94,7 @@ impl Comparison {
         notes
     }
 
-    /// The main table.
+    /// Budgets, results and differences: what decides.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new(&[
             "variant",
@@ -102,16 +102,11 @@ impl Comparison {
             "FLOPs/token",
             "valid loss",
             "perplexity",
-            "bits/byte",
-            "ppl difference",
-            "95% interval",
+            "ppl difference [95%]",
             "seeds better",
-            "early roughness",
             "tokens/s",
         ]);
         for row in &self.rows {
-            let change = |nats: f64| format!("{:+.2}%", percent(nats));
-            let interval = row.difference.and_then(|d| d.interval);
             table.rows.push(vec![
                 row.variant.clone(),
                 show(row.n_params, grouped),
@@ -121,16 +116,34 @@ impl Comparison {
                     (loss, _) => show(loss, |loss| format!("{loss:.4}")),
                 },
                 show(row.perplexity, |ppl| format!("{ppl:.3}")),
-                show(row.bits_per_byte, |bits| format!("{bits:.4}")),
-                show(row.difference, |d| change(d.mean)),
-                show(interval, |(low, high)| format!("{} to {}", change(low), change(high))),
+                show(row.difference, |d| difference(&d, |nats| format!("{:+.2}%", percent(nats)))),
                 show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
-                show(row.roughness, |roughness| format!("{roughness:.4}")),
                 show(row.tokens_per_second, |speed| grouped(speed.round() as usize)),
             ]);
         }
         table
     }
+
+    /// Other measures of the same runs.
+    pub(crate) fn measures(&self) -> Table {
+        let mut table =
+            Table::new(&["variant", "bits/byte", "best valid loss", "early roughness", "roughness difference [95%]"]);
+        for row in &self.rows {
+            table.rows.push(vec![
+                row.variant.clone(),
+                show(row.bits_per_byte, |bits| format!("{bits:.4}")),
+                show(row.best_loss, |loss| format!("{loss:.4}")),
+                show(row.roughness, |roughness| format!("{roughness:.4}")),
+                show(row.roughness_difference, |d| difference(&d, |nats| format!("{nats:+.4}"))),
+            ]);
+        }
+        table
+    }
+
+    /// What the columns of [`Comparison::measures`] mean.
+    pub(crate) const MEASURES: &str = "Best valid loss is the lowest evaluation of each run, averaged: chosen by \
+        looking, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
+        quadratic over 11 steps, on the first 10% of steps.";
 
     /// The comparison as text for a terminal.
     pub fn plain(&self) -> String {
@@ -222,6 +235,11 @@ impl Row {
 /// A difference in nats as a change of perplexity in percent.
 fn percent(nats: f64) -> f64 {
     100.0 * nats.exp_m1()
+}
+
+fn difference(paired: &Paired, number: impl Fn(f64) -> String) -> String {
+    let interval = paired.interval.map(|(low, high)| format!(" [{}, {}]", number(low), number(high)));
+    number(paired.mean) + &interval.unwrap_or_default()
 }
 
 fn direction<'a>(difference: f64, lower: &'a str, higher: &'a str) -> &'a str {

@@ -7,7 +7,7 @@ use crate::RunConfig;
 use crate::learner::{LanguageModel, Report};
 
 /// Windows in an evaluation batch, at the context lengths of small models. It does not change the result.
-const BATCH_SIZE: usize = 32;
+const BATCH_SIZE: usize = 16;
 
 /// Predicts every token of the validation split once, on `model` as it is for inference.
 pub(crate) fn evaluate(model: &LanguageModel, data: &Dataset, config: &RunConfig) -> Report {

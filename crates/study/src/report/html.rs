@@ -5,6 +5,7 @@ use train::RunConfig;
 
 use super::chart::{Scale, lines};
 use super::{Curve, curves};
+use crate::table::Table;
 use crate::{Comparison, StudyResults};
 
 /// Bins of a curve: as many as the eye can part.
@@ -43,7 +44,7 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
         page += &format!("<p class=\"finding\">{}</p>\n", escape(&sentence));
     }
     page += "<h2>Results</h2>\n";
-    page += &table(comparison);
+    page += &table(&comparison.table());
     for note in comparison.notes() {
         page += &format!("<p class=\"soft\">{}</p>\n", escape(&note));
     }
@@ -64,6 +65,8 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
         Scale::Log,
         &curves(results, Split::Train, N_BINS),
     );
+    page += &format!("<h2>Other measures</h2>\n{}", table(&comparison.measures()));
+    page += &format!("<p class=\"soft\">{}</p>\n", Comparison::MEASURES);
     page += &changes(results);
     page += &provenance(results);
     page + "</body>\n</html>\n"
@@ -84,8 +87,7 @@ fn legend(results: &StudyResults) -> String {
     format!("<p class=\"legend\">{}</p>\n", names.enumerate().map(item).collect::<String>())
 }
 
-fn table(comparison: &Comparison) -> String {
-    let table = comparison.table();
+fn table(table: &Table) -> String {
     let row = |cells: &Vec<String>, tag: &str| {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
         format!("<tr>{cells}</tr>\n")

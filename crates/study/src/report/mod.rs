@@ -39,6 +39,7 @@ fn markdown(comparison: &Comparison) -> String {
     for note in comparison.notes() {
         text += &format!("{note}\n\n");
     }
+    text += &format!("{}\n{}\n\n", comparison.measures().markdown(), Comparison::MEASURES);
     text += "Losses are of the whole validation split after the last step, in nats per token; differences are paired by seed.\n";
     text
 }
