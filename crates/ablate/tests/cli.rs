@@ -243,6 +243,24 @@ fn a_bad_study_file_is_named_with_its_line() {
 }
 
 #[test]
+fn every_study_that_is_shipped_can_be_planned() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let studies: Vec<PathBuf> = fs::read_dir(root.join("experiments"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    assert!(studies.len() >= 7);
+    let place = Place::new();
+    for study in studies {
+        // Studies of texts that have to be fetched are planned on the text at hand.
+        let study = study.to_str().unwrap();
+        let shown = place.ok(&["show", study, "--set", "data.corpus=text.txt"]);
+        assert!(shown.contains("against reference"), "{study}: {shown}");
+    }
+}
+
+#[test]
 fn show_list_and_completions_speak() {
     let place = Place::new();
     let shown = place.ok(&["show", "small"]);

@@ -61,7 +61,7 @@ impl Corpus {
             std::io::ErrorKind::NotFound => DataError::Missing {
                 corpus: corpus(),
                 hint: format!(
-                    "embedded corpora: {}; any UTF-8 text file can be named by its path",
+                    "name a UTF-8 text file by its path, or an embedded corpus ({}); data/README.md says where to get others",
                     EMBEDDED.join(", ")
                 ),
             },
@@ -112,7 +112,7 @@ mod tests {
         check(b"", "corpus `PATH` is empty: a corpus is a UTF-8 text file");
         check(b"abc\xff", "corpus `PATH` is not UTF-8 text: byte 3 is not valid; convert it to UTF-8 first");
         let missing = Corpus::open("no/such.txt").err().unwrap().to_string();
-        assert!(missing.starts_with("corpus `no/such.txt`: there is no such file; embedded corpora: tales"));
+        assert!(missing.starts_with("corpus `no/such.txt`: there is no such file; name a UTF-8 text file by its path"));
     }
 
     #[test]

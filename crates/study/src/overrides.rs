@@ -62,6 +62,7 @@ impl Override {
 #[derive(Clone)]
 pub(crate) struct Overlay {
     table: Table,
+    /// What was really changed, for errors that only the whole can show.
     applied: Vec<Override>,
 }
 
@@ -91,12 +92,15 @@ impl Overlay {
             (Value::Float(_), Value::Integer(whole)) => Value::Float(*whole as f64),
             _ => change.value.clone(),
         };
+        let changes = table[last] != value;
         table[last] = value;
         if let Err(error) = Settings::deserialize(self.table.clone()) {
             let problem = error.message().replace('\n', " ");
             return Err(change.error(format!("{} = {}: {problem}", change.key, change.value)));
         }
-        self.applied.push(change.clone());
+        if changes {
+            self.applied.push(change.clone());
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use data::Dataset;
-use model::Budget;
+use model::{Budget, ModelConfig};
 use serde::{Deserialize, Serialize};
 use train::{Backend, ConfigError, RunConfig, RunFolder};
 
@@ -155,20 +155,30 @@ impl PlannedVariant {
     }
 }
 
-/// Gives a variant the feed-forward width whose parameters come nearest to the reference's.
+/// Gives a variant the feed-forward width whose parameters come nearest to the reference's. A swapped norm leaves the width
+/// alone, so that pairs of runs share their weights; only where the models would still differ by more than the tolerance,
+/// as without a position table, does the width make up for the rest.
 fn match_params(config: &mut RunConfig, reference: &PlannedVariant, origin: &str) -> Result<(), ConfigError> {
-    let model = &mut config.model;
-    let target = reference.budget.n_ffn_params as f64;
+    let (vocab_size, model) = (config.vocab_size, &mut config.model);
     // Wrong sizes are for `validate` to report.
     let per_width = (model.n_layers * model.ffn.n_matrices() * model.d_model).max(1) as f64;
-    model.d_ff = (target / per_width).round().max(1.0) as usize;
-    let (own, wanted) = (model.budget(config.vocab_size).n_params as f64, reference.budget.n_params as f64);
-    if (own / wanted - 1.0).abs() > TOLERANCE {
+    let wanted = reference.budget.n_params as f64;
+    let ratio = |model: &ModelConfig| model.budget(vocab_size).n_params as f64 / wanted;
+    let width = |n_params: f64| (n_params / per_width).round().max(1.0) as usize;
+    model.d_ff = width(reference.budget.n_ffn_params as f64);
+    if (ratio(model) - 1.0).abs() > TOLERANCE {
+        let budget = model.budget(vocab_size);
+        let others = (budget.n_params - budget.n_ffn_params) as f64;
+        model.d_ff = width(wanted - others);
+    }
+    if (ratio(model) - 1.0).abs() > TOLERANCE {
         return Err(ConfigError(format!(
-            "{origin}: variant `{}` has {own} parameters, {:+.1}% against {wanted} of `{}`, and d_ff cannot make up \
-             for it; write match = \"width\" at the top to compare unequal budgets",
+            "{origin}: variant `{}` has {} parameters, {:+.1}% against {} of `{}`, and d_ff cannot make up for it; write \
+             match = \"width\" at the top to compare unequal budgets",
             config.variant,
-            100.0 * (own / wanted - 1.0),
+            grouped(model.budget(vocab_size).n_params),
+            100.0 * (ratio(model) - 1.0),
+            grouped(reference.budget.n_params),
             reference.name
         )));
     }
