@@ -266,3 +266,88 @@ pub(crate) fn grouped(number: usize) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+    use data::Split;
+    use train::{Meta, MetricLine};
+
+    /// A run of 200 steps whose last validation loss is `loss`, on a curve with a little regular noise.
+    fn run(variant: &str, seed: u64, state: State, loss: f64) -> RunResult {
+        let config = plan("[train]\nsteps = 200\n").unwrap().variants.remove(0).config;
+        let line = |step: usize, split, loss: f64| MetricLine {
+            step,
+            split,
+            loss,
+            perplexity: loss.exp(),
+            bits_per_byte: (split == Split::Valid).then(|| loss / std::f64::consts::LN_2),
+            lr: None,
+            grad_norm: None,
+            seconds: 0.1,
+        };
+        let noise = |step: usize| 0.01 * loss * f64::from([1, -1, 2, 0, -2, 1][step % 6]);
+        let mut metrics: Vec<MetricLine> =
+            (1..=200).map(|step| line(step, Split::Train, loss + 2.0 / step as f64 + noise(step))).collect();
+        metrics.push(line(100, Split::Valid, loss - 0.001));
+        metrics.push(line(200, Split::Valid, loss));
+        let meta = Meta {
+            commit: "c0ffee".into(),
+            version: "0.1.0".into(),
+            burn: "0.22.1".into(),
+            os: "Linux".into(),
+            cpu: "CPU".into(),
+            threads: 1,
+            command: "ablate study".into(),
+            corpus_sha256: "00".into(),
+            n_params: 803_584,
+            flops_per_token: 5_151_744,
+            floor: Some(0.1618),
+            started: 0,
+        };
+        RunResult {
+            state,
+            message: None,
+            config: train::RunConfig { variant: variant.into(), seed, ..config },
+            meta,
+            metrics,
+        }
+    }
+
+    fn results(variants: &[(&str, &[(State, f64)])]) -> StudyResults {
+        let variants = variants.iter().map(|(name, runs)| VariantResults {
+            name: name.to_string(),
+            changes: vec![],
+            runs: (0..).zip(runs.iter()).map(|(seed, (state, loss))| run(name, seed, *state, *loss)).collect(),
+        });
+        StudyResults {
+            name: "study".into(),
+            description: "A study.".into(),
+            matching: Matching::Params,
+            variants: variants.collect(),
+        }
+    }
+
+    #[test]
+    fn every_verdict_reads_well() {
+        use State::{Diverged, Done, Running};
+        let comparison = Comparison::of(&results(&[
+            ("reference", &[(Done, 1.50), (Done, 1.52), (Done, 1.51)]),
+            ("better", &[(Done, 1.45), (Done, 1.471), (Done, 1.459)]),
+            ("worse", &[(Done, 1.55), (Done, 1.571), (Done, 1.559)]),
+            ("undecided", &[(Done, 1.49), (Done, 1.521), (Done, 1.511)]),
+            ("single", &[(Done, 1.49), (Diverged, 3.0), (Running, 2.0)]),
+            ("none", &[(Diverged, 3.0)]),
+            ("absent", &[]),
+        ]));
+        insta::assert_snapshot!(comparison.plain());
+        insta::assert_snapshot!(comparison.measures().markdown());
+    }
+
+    #[test]
+    fn percent_is_of_perplexity() {
+        // Shazeer's GLU table: ReLU 1.677 and SwiGLU 1.636 in log-perplexity are 4.0% of perplexity.
+        assert!((percent(1.636 - 1.677) + 4.0).abs() < 0.02);
+    }
+}

@@ -250,3 +250,63 @@ impl std::fmt::Display for Plan {
         write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.variants[0].name)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Plans a study file given as text.
+    pub(crate) fn plan(text: &str) -> anyhow::Result<Plan> {
+        Plan::from_text("study", text, "study.toml", &[], Backend::Flex)
+    }
+
+    fn check_error(text: &str, expected: &str) {
+        assert_eq!(plan(text).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn the_default_study_reads_as_planned() {
+        let text = include_str!("../../../experiments/rmsnorm-swiglu.toml");
+        insta::assert_snapshot!(plan(text).unwrap());
+    }
+
+    #[test]
+    fn a_gate_narrows_the_feed_forward_and_a_norm_leaves_it() {
+        let text =
+            "[[variant]]\nname = \"a\"\nmodel.ffn = \"swiglu\"\n[[variant]]\nname = \"b\"\nmodel.norm = \"rmsnorm\"\n";
+        let widths = |text: &str| -> Vec<usize> {
+            plan(text).unwrap().variants.iter().map(|variant| variant.config.model.d_ff).collect()
+        };
+        assert_eq!(widths(text), [512, 341, 512]);
+        assert_eq!(widths(&format!("match = \"width\"\n{text}")), [512, 512, 512]);
+        // Two thirds of 4 d_model are a whole number for multiples of 96.
+        let exact = plan(&format!("[model]\nd_model = 96\nd_ff = 384\n{text}")).unwrap();
+        assert_eq!(exact.variants[1].config.model.d_ff, 256);
+        assert_eq!(exact.variants[1].budget.n_params, exact.variants[0].budget.n_params);
+    }
+
+    #[test]
+    fn a_missing_position_table_is_made_up_for() {
+        let text = "[model]\nseq_len = 512\n[[variant]]\nname = \"rope\"\nmodel.position = \"rope\"\n";
+        let plan = plan(text).unwrap();
+        let ratio = plan.variants[1].budget.n_params as f64 / plan.variants[0].budget.n_params as f64;
+        assert!((ratio - 1.0).abs() < 0.001, "{ratio}");
+    }
+
+    #[test]
+    fn budgets_that_cannot_be_matched_are_refused() {
+        check_error(
+            "[[variant]]\nname = \"deep\"\nmodel.n_layers = 40\n",
+            "study.toml:1: variant `deep` has 2,667,264 parameters, +231.9% against 803,584 of `baseline`, and d_ff cannot \
+             make up for it; write match = \"width\" at the top to compare unequal budgets",
+        );
+    }
+
+    #[test]
+    fn runs_of_a_seed_stand_together() {
+        let plan = plan("seeds = 2\n[[variant]]\nname = \"a\"\nmodel.ffn = \"relu\"\n").unwrap();
+        let runs: Vec<(String, u64)> = plan.runs().into_iter().map(|run| (run.variant, run.seed)).collect();
+        let expected = [("baseline", 0), ("a", 0), ("baseline", 1), ("a", 1)];
+        assert_eq!(runs, expected.map(|(name, seed)| (name.to_string(), seed)));
+    }
+}

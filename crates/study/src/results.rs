@@ -109,6 +109,6 @@ impl RunResult {
     /// Roughness of the early training loss, in nats; see [`roughness`].
     pub fn roughness(&self) -> Option<f64> {
         let losses: Vec<f64> = self.of(Split::Train).map(|line| line.loss).collect();
-        roughness(&losses)
+        roughness(&losses, self.config.train.steps)
     }
 }
