@@ -7,8 +7,10 @@ fn main() {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
-    println!("cargo::rustc-env=ABLATE_COMMIT={}", git(&["rev-parse", "HEAD"]).unwrap_or("unknown".into()));
-    println!("cargo::rerun-if-changed=build.rs");
+    let commit = git(&["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).unwrap_or("unknown".into());
+    println!("cargo::rustc-env=ABLATE_COMMIT={commit}");
+    // Any source, and any commit.
+    println!("cargo::rerun-if-changed=..");
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

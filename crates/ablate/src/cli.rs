@@ -3,8 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use strum::VariantArray;
+use train::Backend;
 
 /// Swap the norm or the activation of a small Transformer, and see what changes.
 ///
@@ -39,7 +42,7 @@ Exit codes:
    0  done
    1  internal error, or some runs of a study failed
    2  wrong usage or configuration
-   3  the run diverged (a study goes on: divergence is a result)
+   3  every run diverged (one that diverges does not stop a study)
    4  the run folder is in use by another process
    5  a corpus, run or study folder is missing or damaged
    6  the disk is full, or a file cannot be written
@@ -71,7 +74,8 @@ pub enum Command {
 pub struct Study {
     /// Name of a study in `experiments/`, or path of a study file
     pub study: String,
-    /// Set a key for all variants, as in `--set model.norm=rmsnorm`; can be given more than once
+    /// Set a key for the reference and every variant that does not set it itself, as in `--set model.norm=rmsnorm`; can
+    /// be given more than once
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Runs of each variant, with seeds 0, 1, ...
@@ -80,9 +84,9 @@ pub struct Study {
     /// Training steps of each run
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
-    /// Where to compute: flex or ndarray (CPU), or wgpu (GPU, if built in)
-    #[arg(long, default_value = "flex")]
-    pub backend: train::Backend,
+    /// Where to compute: flex and ndarray are for the CPU, wgpu is for a GPU
+    #[arg(long, default_value = "flex", value_parser = backend())]
+    pub backend: Backend,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -138,6 +142,12 @@ pub struct Worker {
     pub command: String,
     #[arg(long)]
     pub dashboard: bool,
+}
+
+/// Every backend by name; whether it is built in is for the planner to say.
+fn backend() -> impl TypedValueParser<Value = Backend> {
+    let names = Backend::VARIANTS.iter().map(<&'static str>::from);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

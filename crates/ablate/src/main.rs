@@ -43,6 +43,7 @@ fn dispatch(command: Command) -> Result<u8> {
             Ok(match processes::run_study(&plan, &run)? {
                 Outcome::Ended => 0,
                 Outcome::SomeFailed => 1,
+                Outcome::AllDiverged => 3,
                 Outcome::Stopped => 75,
             })
         }
@@ -60,8 +61,9 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&(train::sample(&RunFolder::new(args.run), &sampling)? + "\n"))
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "ablate", &mut std::io::stdout());
-            Ok(0)
+            let mut script = vec![];
+            clap_complete::generate(shell, &mut Cli::command(), "ablate", &mut script);
+            print(&String::from_utf8(script)?)
         }
         Command::Worker(worker) => work(worker),
     }

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::atomic::Ordering;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,11 +14,12 @@ use study::Plan;
 use train::{RunConfig, RunFolder, State};
 
 use crate::screen::Screen;
-use crate::{can_draw, cli, stop_flag};
+use crate::{can_draw, cli, print, stop_flag};
 
 /// How a study came to its end.
 pub enum Outcome {
     Ended,
+    AllDiverged,
     SomeFailed,
     Stopped,
 }
@@ -31,22 +33,20 @@ pub struct Job {
 
 pub enum Progress {
     /// It was complete before this study started.
-    Skipped,
+    Complete,
     Waiting,
-    Running(Child),
+    Running(Worker),
+    /// Done, or diverged.
     Ended,
+    Stopped,
     Failed(String),
 }
 
-impl Job {
-    /// `variant/seed-0`
-    pub fn label(&self) -> String {
-        format!("{}/seed-{}", self.config.variant, self.config.seed)
-    }
-
-    pub fn is_running(&self) -> bool {
-        matches!(self.progress, Progress::Running(_))
-    }
+/// The process of a run.
+pub struct Worker {
+    child: Child,
+    /// Passes its lines on, in the plain view.
+    lines: Option<JoinHandle<()>>,
 }
 
 /// What is shown while a study works.
@@ -62,19 +62,18 @@ enum View {
 /// Trains what is missing of a study and writes its report.
 pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     let stop = stop_flag()?;
-    let study_folder = args.out.join(&plan.name);
+    let study_folder = args.out.join(&plan.study.name);
     fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
     let mut jobs = vec![];
     for config in plan.runs() {
-        let folder = plan.folder(&args.out, &config);
+        let folder = RunFolder::within(&study_folder, &config.variant, config.seed);
         let complete = set_up(&folder, &config, &study_folder)?;
-        let progress = if complete { Progress::Skipped } else { Progress::Waiting };
+        let progress = if complete { Progress::Complete } else { Progress::Waiting };
         jobs.push(Job { config, folder, progress });
     }
-    plan.write_study_file(&args.out)?;
+    plan.study.write(&study_folder)?;
 
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
-    let skipped = jobs.len() - waiting.len();
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let at_once = args.jobs.map_or(cores, usize::from).min(waiting.len()).max(1);
     let threads = (cores / at_once).max(1);
@@ -84,23 +83,29 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
     };
     if matches!(view, View::Plain) {
-        println!(
-            "{}: {} variants x {} seeds, {} runs to do ({skipped} complete), {at_once} at a time with {threads} thread(s)",
-            plan.name,
-            plan.variants.len(),
-            plan.settings.seeds,
-            waiting.len()
-        );
+        print(&format!(
+            "{}: {} variants x {} seeds, {} runs to do ({} complete), {at_once} at a time with {threads} thread(s)\n",
+            plan.study.name,
+            plan.study.variants.len(),
+            plan.study.seeds,
+            waiting.len(),
+            jobs.len() - waiting.len(),
+        ))?;
     }
-    let stopped = supervise(&mut jobs, waiting, at_once, threads, &mut view, &stop);
+    let supervised = supervise(&mut jobs, waiting, at_once, threads, &mut view, &stop);
+    // The terminal is given back before anything else is said.
     drop(view);
-    let stopped = stopped?;
-    report(&jobs, &study_folder)?;
-    let failed = jobs.iter().any(|job| matches!(job.progress, Progress::Failed(_)));
-    Ok(match (stopped, failed) {
-        (true, _) => Outcome::Stopped,
-        (_, true) => Outcome::SomeFailed,
-        _ => Outcome::Ended,
+    supervised?;
+    let all_diverged = report(&jobs, &study_folder)?;
+    let any = |is: fn(&Progress) -> bool| jobs.iter().any(|job| is(&job.progress));
+    Ok(if any(|progress| matches!(progress, Progress::Stopped | Progress::Waiting)) {
+        Outcome::Stopped
+    } else if any(|progress| matches!(progress, Progress::Failed(_))) {
+        Outcome::SomeFailed
+    } else if all_diverged {
+        Outcome::AllDiverged
+    } else {
+        Outcome::Ended
     })
 }
 
@@ -110,10 +115,9 @@ fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result
     if folder.config().is_ok_and(|earlier| earlier == *config) {
         return Ok(matches!(status.state, State::Done | State::Diverged));
     }
-    folder.lock()?;
-    let aside =
-        (1..).map(|n| study_folder.join(format!("replaced-{n}"))).find(|path| !path.join(label(config)).exists());
-    let aside = aside.expect("some number is free").join(label(config));
+    let _lock = folder.lock()?;
+    let places = (1..).map(|n| study_folder.join(format!("replaced-{n}")).join(config.label()));
+    let aside = places.into_iter().find(|path| !path.exists()).expect("some number is free");
     let parent = aside.parent().expect("a path in a folder");
     let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&folder.path, &aside));
     moved.with_context(|| format!("{}: cannot be moved to {}", folder.path.display(), aside.display()))?;
@@ -121,28 +125,24 @@ fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result
     Ok(false)
 }
 
-fn label(config: &RunConfig) -> PathBuf {
-    Path::new(&config.variant).join(format!("seed-{}", config.seed))
-}
-
-/// Keeps `at_once` runs going until none is left; true when it was asked to stop.
+/// Keeps `at_once` runs going until none is left or a stop is asked for.
 fn supervise(
     jobs: &mut [Job],
     mut waiting: VecDeque<usize>,
     at_once: usize,
     threads: usize,
     view: &mut View,
-    stop: &std::sync::atomic::AtomicBool,
-) -> Result<bool> {
+    stop: &AtomicBool,
+) -> Result<()> {
     let mut asked = false;
     loop {
         while !asked && jobs.iter().filter(|job| job.is_running()).count() < at_once {
             let Some(next) = waiting.pop_front() else { break };
-            let child = spawn(&jobs[next], threads, view)?;
-            jobs[next].progress = Progress::Running(child);
+            let worker = spawn(&jobs[next], threads, view)?;
+            jobs[next].progress = Progress::Running(worker);
         }
         if !jobs.iter().any(Job::is_running) {
-            return Ok(asked);
+            return Ok(());
         }
         if let View::Screen(screen) = view {
             screen.draw(jobs, at_once)?;
@@ -151,67 +151,99 @@ fn supervise(
             }
         }
         for job in jobs.iter_mut() {
-            collect(job)?;
+            job.collect(view)?;
         }
-        // One dashboard stopped by its own key stops the study.
-        let stopped_itself = jobs.iter().any(|job| matches!(&job.progress, Progress::Failed(why) if why == STOPPED));
-        if !asked && (stop.load(Ordering::Relaxed) || stopped_itself) {
+        // A run that was stopped from its own dashboard stops the study.
+        let stopped_itself = jobs.iter().any(|job| matches!(job.progress, Progress::Stopped));
+        if !asked && (stopped_itself || stop.load(Ordering::Relaxed)) {
             asked = true;
             for job in jobs.iter_mut() {
-                if let Progress::Running(child) = &mut job.progress {
-                    ask_to_stop(child);
-                }
+                job.ask_to_stop();
             }
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Why a run that was asked to stop has no result.
-const STOPPED: &str = "stopped on request";
+impl Job {
+    pub fn is_running(&self) -> bool {
+        matches!(self.progress, Progress::Running(_))
+    }
 
-/// Takes note of a run that has ended.
-fn collect(job: &mut Job) -> Result<()> {
-    let Progress::Running(child) = &mut job.progress else { return Ok(()) };
-    let Some(status) = child.try_wait().context("waiting for a run")? else { return Ok(()) };
-    job.progress = match status.code() {
-        Some(0 | 3) => Progress::Ended,
-        Some(4) => Progress::Failed("another process is working in its folder".into()),
-        Some(75) => Progress::Failed(STOPPED.into()),
-        _ => {
-            let message = job.folder.status().ok().flatten().and_then(|status| status.message);
-            Progress::Failed(message.unwrap_or_else(|| format!("{status}; see {}/log.txt", job.folder.path.display())))
+    /// Takes note of its end.
+    fn collect(&mut self, view: &View) -> Result<()> {
+        let Progress::Running(worker) = &mut self.progress else { return Ok(()) };
+        let Some(code) = worker.child.try_wait().context("waiting for a run")? else { return Ok(()) };
+        if let Some(lines) = worker.lines.take() {
+            lines.join().expect("passing lines on does not panic");
         }
-    };
-    Ok(())
+        let status = self.folder.status().ok().flatten();
+        self.progress = match (code.code(), status) {
+            (Some(0 | 3), _) => Progress::Ended,
+            (Some(4), _) => Progress::Failed("another process is working in its folder".into()),
+            (Some(75), _) => Progress::Stopped,
+            // burn's dashboard kills its process when it is told to stop at once.
+            (_, Some(status)) if status.state == State::Running && matches!(view, View::Dashboard) => Progress::Stopped,
+            (_, status) => {
+                let message = status.and_then(|status| status.message);
+                let log = self.folder.path.join("log.txt");
+                Progress::Failed(message.unwrap_or_else(|| format!("ended with {code}; see {}", log.display())))
+            }
+        };
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    fn ask_to_stop(&mut self) {
+        let Progress::Running(worker) = &self.progress else { return };
+        if let Some(pid) = rustix::process::Pid::from_raw(worker.child.id() as i32) {
+            // It may have ended in the meantime.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn ask_to_stop(&mut self) {
+        if let Progress::Running(worker) = &mut self.progress {
+            let _ = worker.child.kill();
+        }
+    }
 }
 
-fn spawn(job: &Job, threads: usize, view: &View) -> Result<Child> {
+fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     let path = &job.folder.path;
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
     let log = OpenOptions::new().create(true).append(true).open(path.join("log.txt"));
     let log = log.with_context(|| format!("{}: the log cannot be written", path.display()))?;
-    let mut command = std::process::Command::new(std::env::current_exe().context("where this program lies")?);
+    let mut command = Command::new(std::env::current_exe().context("where this program lies")?);
     command.arg("worker").arg(path).arg(toml::to_string(&job.config)?).arg("--command").arg(command_line());
     command.env("RAYON_NUM_THREADS", threads.to_string());
     // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.
     command.env("MIMALLOC_PURGE_DELAY", "-1");
     match view {
         View::Dashboard => command.arg("--dashboard"),
-        View::Plain => command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log),
-        View::Screen(_) => command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log),
+        View::Plain => apart(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log)),
+        View::Screen(_) => apart(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)),
     };
     let mut child = command.spawn().context("starting a run")?;
-    if let Some(lines) = child.stdout.take() {
-        let label = job.label();
+    let label = job.config.label();
+    let pass_on = |lines| {
         std::thread::spawn(move || {
             for line in BufReader::new(lines).lines().map_while(Result::ok) {
-                // A closed pipe is no reason to end the runs.
-                let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{label}  {line}\n").as_bytes());
+                // A reader that has gone is no reason to end the runs.
+                let _ = print(&format!("{label}  {line}\n"));
             }
-        });
-    }
-    Ok(child)
+        })
+    };
+    let lines = child.stdout.take().map(pass_on);
+    Ok(Worker { child, lines })
+}
+
+/// Keeps the terminal's signals from the run: they reach it through this process, once.
+fn apart(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
 }
 
 /// The command as typed, but for the path of the program.
@@ -220,31 +252,20 @@ fn command_line() -> String {
     std::iter::once("ablate".to_string()).chain(std::env::args().skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
-#[cfg(unix)]
-fn ask_to_stop(child: &mut Child) {
-    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
-        // It may have ended in the meantime.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
-}
-
-#[cfg(not(unix))]
-fn ask_to_stop(child: &mut Child) {
-    let _ = child.kill();
-}
-
-/// Prints what was found and what failed, and writes the report's files.
-fn report(jobs: &[Job], study_folder: &Path) -> Result<()> {
+/// Writes the report, and prints what was found and what failed; true when nothing but divergence was found.
+fn report(jobs: &[Job], study_folder: &Path) -> Result<bool> {
     let comparison = study::write_report(study_folder)?;
     let mut text = format!("\n{}\n", comparison.plain());
-    let mut failures = jobs.iter().filter_map(|job| match &job.progress {
-        Progress::Failed(why) => Some(format!("{:<24}  {why}\n", job.label())),
+    let without = jobs.iter().filter_map(|job| match &job.progress {
+        Progress::Failed(why) => Some((job, why.as_str())),
+        Progress::Stopped | Progress::Waiting => Some((job, "stopped on request")),
         _ => None,
     });
-    if let Some(first) = failures.next() {
-        text += &format!("Without a result:\n{first}{}\n", failures.collect::<String>());
+    let lines: String = without.map(|(job, why)| format!("{:<24}  {why}\n", job.config.label())).collect();
+    if !lines.is_empty() {
+        text += &format!("Without a result:\n{lines}\n");
     }
     text += &format!("Report: {}\n", study_folder.join("report.html").display());
-    crate::print(&text)?;
-    Ok(())
+    print(&text)?;
+    Ok(comparison.all_diverged())
 }

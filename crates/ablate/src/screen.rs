@@ -49,8 +49,8 @@ impl Screen {
         let terminal = ratatui::try_init().context("the terminal cannot be drawn on; try --plain")?;
         Ok(Screen {
             terminal,
-            title: format!(" {} ", plan.name),
-            variants: plan.variants.iter().map(|variant| variant.name.clone()).collect(),
+            title: format!(" {} ", plan.study.name),
+            variants: plan.study.variants.iter().map(|variant| variant.name.clone()).collect(),
             followed: HashMap::new(),
             split: Split::Train,
             start: Instant::now(),
@@ -183,15 +183,16 @@ impl View<'_> {
             let step = followed.map_or(0, Followed::step);
             let tokens = (job.config.train.batch_size * job.config.model.seq_len) as f64;
             let state = match &job.progress {
-                Progress::Skipped => "complete".into(),
+                Progress::Complete => "complete".into(),
                 Progress::Waiting => "waiting".into(),
                 Progress::Running(_) => bar(step, steps),
                 Progress::Ended => "ended".into(),
-                Progress::Failed(why) => why.clone(),
+                Progress::Stopped => "stopped".into(),
+                Progress::Failed(_) => "failed".into(),
             };
             let left = job.is_running().then(|| self.seconds_left(job)).flatten();
             Row::new([
-                job.label(),
+                job.config.label(),
                 state,
                 format!("{step}/{steps}"),
                 number(train.map(|line| line.loss), 4),
@@ -204,7 +205,7 @@ impl View<'_> {
         });
         let widths = [26, 14, 11, 9, 9, 10, 8, 8].map(Constraint::Length);
         let header = Row::new(["run", "state", "step", "train", "valid", "valid ppl", "tok/s", "left"]).bold();
-        let done = self.jobs.iter().filter(|job| matches!(job.progress, Progress::Ended | Progress::Skipped)).count();
+        let done = self.jobs.iter().filter(|job| matches!(job.progress, Progress::Ended | Progress::Complete)).count();
         let left = self.study_seconds_left().map_or(String::new(), |s| format!(", about {} left", train::duration(s)));
         let status = format!(
             " {done} of {} runs ended, {} gone{left} ",

@@ -1,28 +1,27 @@
 //! Where text comes from.
 
-use std::path::Path;
-
 use sha2::{Digest, Sha256};
 
-use crate::{DataError, tales};
+use crate::DataError;
+use crate::tales::tales;
 
 /// Names of the corpora that need no file.
-pub const EMBEDDED: [&str; 1] = ["tales"];
+const EMBEDDED: [&str; 1] = ["tales"];
 
 /// Bytes of `tales` to write, about the size of tiny Shakespeare.
 const TALES_BYTES: usize = 1_100_000;
 
 /// A text in two parts.
-pub struct Corpus {
+pub(crate) struct Corpus {
     /// Its name, or the path it was read from.
-    pub name: String,
-    pub train: String,
-    pub valid: String,
+    pub(crate) name: String,
+    pub(crate) train: String,
+    pub(crate) valid: String,
     /// Of the whole text, in hexadecimal.
-    pub sha256: String,
-    /// Where it is known, the negative log-probability in nats of `valid` under the process that wrote it: no model can
-    /// expect a lower loss.
-    pub valid_nats: Option<f64>,
+    pub(crate) sha256: String,
+    /// Where it is known, the negative log-probability in nats of `valid` under the process that wrote it. A model that
+    /// knew the process would have just this loss; none can expect a lower one.
+    pub(crate) valid_nats: Option<f64>,
 }
 
 impl Corpus {
@@ -30,7 +29,7 @@ impl Corpus {
     ///
     /// # Errors
     /// A missing, unreadable, empty or non-UTF-8 file.
-    pub fn open(name: &str) -> Result<Self, DataError> {
+    pub(crate) fn open(name: &str) -> Result<Self, DataError> {
         match name {
             "tales" => Ok(Self::tales()),
             path => Self::read(path),
@@ -76,8 +75,7 @@ impl Corpus {
         let n_train = text.chars().count() * 9 / 10;
         let split = text.char_indices().nth(n_train).map_or(text.len(), |(offset, _)| offset);
         let valid = text.split_off(split);
-        let name = Path::new(path).display().to_string();
-        Ok(Corpus { name, train: text, valid, sha256, valid_nats: None })
+        Ok(Corpus { name: path.into(), train: text, valid, sha256, valid_nats: None })
     }
 }
 

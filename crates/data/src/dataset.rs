@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Corpus, DataError, Tokenizer, TokenizerKind};
+use crate::corpus::Corpus;
+use crate::{DataError, Tokenizer, TokenizerKind};
 
 /// Which text, and how it becomes tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub struct Dataset {
     pub valid: Vec<u32>,
     /// UTF-8 bytes of the validation split.
     pub valid_bytes: usize,
-    /// Lowest expected loss on the validation split in nats per token, where it is known.
+    /// Loss on the validation split in nats per token of a model that knew how the text was made, where that is known.
     pub floor: Option<f64>,
 }
 

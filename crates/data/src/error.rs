@@ -7,7 +7,7 @@ use thiserror::Error;
 pub enum DataError {
     #[error("corpus `{corpus}`: there is no such file; {hint}")]
     Missing { corpus: String, hint: String },
-    #[error("corpus `{corpus}`: cannot be read: {source}")]
+    #[error("corpus `{corpus}`: cannot be read")]
     Unreadable { corpus: String, source: std::io::Error },
     #[error("corpus `{corpus}` is empty: a corpus is a UTF-8 text file")]
     Empty { corpus: String },

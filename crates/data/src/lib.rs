@@ -7,9 +7,7 @@ mod tales;
 mod tokenizer;
 mod windows;
 
-pub use corpus::{Corpus, EMBEDDED};
 pub use dataset::{DataConfig, Dataset, Split};
 pub use error::DataError;
-pub use tales::{Tale, tales};
 pub use tokenizer::{Tokenizer, TokenizerKind};
 pub use windows::Batch;

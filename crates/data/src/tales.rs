@@ -7,14 +7,14 @@ use random::{ChaCha8Rng, below, stream};
 
 /// One story and its exact negative log-probability.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tale {
-    pub text: String,
+pub(crate) struct Tale {
+    pub(crate) text: String,
     /// -ln p(text), in nats.
-    pub nats: f64,
+    pub(crate) nats: f64,
 }
 
 /// Stories for `seed`, without end.
-pub fn tales(seed: u64) -> impl Iterator<Item = Tale> {
+pub(crate) fn tales(seed: u64) -> impl Iterator<Item = Tale> {
     let mut rng = stream(seed, "tales");
     std::iter::repeat_with(move || Writer::new(&mut rng).tale())
 }
@@ -62,7 +62,7 @@ impl<'a> Writer<'a> {
         let mut people = vec![hero];
         let mut finds: Vec<(&str, &str)> = vec![];
         loop {
-            // Weights in twentieths; what cannot happen has none, and the rest is renormalised.
+            // Weights in twentieths; what cannot happen has none, and the rest is renormalized.
             let find = if finds.len() < 3 { 7 } else { 0 };
             let meet = if people.len() < 4 { 4 } else { 0 };
             let ask = if finds.is_empty() { 0 } else { 5 };

@@ -83,8 +83,9 @@ impl ModelConfig {
 
     /// Keys that these choices leave without effect, each with the choice that would use it.
     pub fn unused_keys(&self) -> Vec<(&'static str, &'static str)> {
-        match self.norm {
-            NormKind::Dyt => vec![],
+        match (self.norm, self.norm_placement) {
+            (NormKind::Dyt, NormPlacement::Pre) => vec![],
+            (NormKind::Dyt, NormPlacement::Post) => vec![("alpha_final", "norm_placement = \"pre\"")],
             _ => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
         }
     }
@@ -94,7 +95,7 @@ impl ModelConfig {
         self.d_model / self.n_heads
     }
 
-    /// A decoder with GPT-2's initialisation, every tensor drawn from (`seed`, its name).
+    /// A decoder with GPT-2's initialization, every tensor drawn from (`seed`, its name).
     pub fn init(&self, vocab_size: usize, seed: u64, device: &Device) -> Decoder {
         init::gpt2(Decoder::new(self, vocab_size, device), self.n_layers, seed)
     }
@@ -124,7 +125,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Every combination of norm, placement, feed-forward and position.
+    /// Every combination of norm, placement, feed-forward, position and embedding scale.
     pub(crate) fn combinations() -> Vec<ModelConfig> {
         use strum::VariantArray;
         let mut all = vec![];
@@ -132,7 +133,9 @@ pub(crate) mod tests {
             for &norm_placement in NormPlacement::VARIANTS {
                 for &ffn in Ffn::VARIANTS {
                     for &position in Position::VARIANTS {
-                        all.push(ModelConfig { norm, norm_placement, ffn, position, ..tiny() });
+                        for embedding_scale in [false, true] {
+                            all.push(ModelConfig { norm, norm_placement, ffn, position, embedding_scale, ..tiny() });
+                        }
                     }
                 }
             }

@@ -65,11 +65,9 @@ impl Decoder {
 
     /// Negative log-likelihood of each target in nats: inputs and targets `[batch, seq]` to `[batch * seq]`.
     pub fn nll(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
-        let [batch, seq, vocab] = {
-            let [batch, seq] = inputs.dims();
-            [batch, seq, self.token_embedding.weight.dims()[0]]
-        };
-        let logits = self.forward(inputs).reshape([batch * seq, vocab]);
+        let logits = self.forward(inputs);
+        let [batch, seq, vocab] = logits.dims();
+        let logits = logits.reshape([batch * seq, vocab]);
         log_softmax(logits, 1).gather(1, targets.reshape([batch * seq, 1])).squeeze_dim::<1>(1).neg()
     }
 }
@@ -80,7 +78,7 @@ mod tests {
     use crate::Ffn;
     use crate::config::tests::{combinations, tiny};
     use burn::module::{ModuleMapper, ModuleVisitor};
-    use burn::tensor::TensorData;
+    use burn::tensor::{Gradients, TensorData};
     use serde_json::Value;
     use std::collections::BTreeMap;
 
@@ -93,13 +91,14 @@ mod tests {
         tensor.into_data().try_into_vec().unwrap()
     }
 
-    /// Calls `f` with the path of each float parameter.
-    struct Named<F> {
+    /// The path and the tensor of each float parameter, or of its gradient.
+    struct Named<'a> {
         path: Vec<String>,
-        f: F,
+        grads: Option<&'a Gradients>,
+        found: BTreeMap<String, Vec<f32>>,
     }
 
-    impl<F: FnMut(&str, Vec<f32>)> ModuleVisitor for Named<F> {
+    impl ModuleVisitor for Named<'_> {
         fn enter_module(&mut self, name: &str, _container: &str) {
             self.path.push(name.into());
         }
@@ -107,14 +106,22 @@ mod tests {
             self.path.pop();
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            (self.f)(&self.path.join("."), values(param.val()));
+            let found = match self.grads {
+                None => values(param.val()),
+                Some(grads) => values(param.val().grad(grads).expect("every parameter has a gradient")),
+            };
+            self.found.insert(self.path.join("."), found);
         }
     }
 
+    fn named(decoder: &Decoder, grads: Option<&Gradients>) -> BTreeMap<String, Vec<f32>> {
+        let mut named = Named { path: vec![], grads, found: BTreeMap::new() };
+        decoder.visit(&mut named);
+        named.found
+    }
+
     fn weights(decoder: &Decoder) -> BTreeMap<String, Vec<f32>> {
-        let mut all = BTreeMap::new();
-        decoder.visit(&mut Named { path: vec![], f: |name: &str, values| drop(all.insert(name.to_string(), values)) });
-        all
+        named(decoder, None)
     }
 
     #[test]
@@ -248,39 +255,12 @@ mod tests {
             let expected = case["loss"].as_f64().unwrap();
             assert!((loss.clone().into_scalar::<f64>() / expected - 1.0).abs() < 1e-6);
 
-            let grads = loss.backward();
-            let mut seen = 0;
-            let mut check = Gradients {
-                path: vec![],
-                grads: &grads,
-                f: |name: &str, grad: Vec<f32>| {
-                    let error = error(&grad, &case["grads"][name]);
-                    assert!(error < 1e-5, "the gradient of {name} differs by {error}: {config:?}");
-                    seen += 1;
-                },
-            };
-            decoder.visit(&mut check);
-            assert_eq!(seen, case["grads"].as_object().unwrap().len());
-        }
-    }
-
-    /// Calls `f` with the path and the gradient of each float parameter.
-    struct Gradients<'a, F> {
-        path: Vec<String>,
-        grads: &'a burn::tensor::Gradients,
-        f: F,
-    }
-
-    impl<F: FnMut(&str, Vec<f32>)> ModuleVisitor for Gradients<'_, F> {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.path.push(name.into());
-        }
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let grad = param.val().grad(self.grads).expect("every parameter has a gradient");
-            (self.f)(&self.path.join("."), values(grad));
+            let grads = named(&decoder, Some(&loss.backward()));
+            assert_eq!(grads.len(), case["grads"].as_object().unwrap().len());
+            for (name, grad) in grads {
+                let error = error(&grad, &case["grads"][&name]);
+                assert!(error < 1e-5, "the gradient of {name} differs by {error}: {config:?}");
+            }
         }
     }
 }

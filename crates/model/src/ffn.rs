@@ -25,7 +25,10 @@ pub enum Ffn {
 impl Ffn {
     /// Whether a third matrix, the gate, is needed.
     pub fn is_gated(self) -> bool {
-        matches!(self, Ffn::SwiGlu)
+        match self {
+            Ffn::Relu | Ffn::Gelu => false,
+            Ffn::SwiGlu => true,
+        }
     }
 
     /// Matrices of size `d_model * d_ff`.

@@ -1,4 +1,4 @@
-//! GPT-2's initialisation, every tensor from its own random stream.
+//! GPT-2's initialization, every tensor from its own random stream.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Tensor, TensorData};

@@ -3,62 +3,64 @@
 use serde::Serialize;
 use train::State;
 
+use crate::plan::Study;
+use crate::results::{RunResult, StudyResults};
+use crate::settings::Matching;
 use crate::stats::{Paired, mean_and_deviation};
 use crate::table::Table;
-use crate::{Matching, RunResult, StudyResults, VariantResults};
 
 /// Everything that tables, pages and files say about a study.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Serialize)]
 pub struct Comparison {
-    pub study: String,
-    pub description: String,
-    pub matching: Matching,
-    /// The reference first.
-    pub rows: Vec<Row>,
-    /// Lowest expected validation loss in nats per token, where the corpus knows it.
-    pub floor: Option<f64>,
+    pub(crate) study: Study,
+    /// One for each variant of the study.
+    pub(crate) rows: Vec<Row>,
+    /// Validation loss in nats per token of a model that knew how the text was made, where that is known.
+    floor: Option<f64>,
+    /// Whether all runs are of one commit and one kind of processor.
+    same_program: bool,
 }
 
 /// One variant against the reference. Losses are in nats per token, at the last step.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub variant: String,
-    pub changes: Vec<String>,
-    pub n_params: Option<usize>,
-    pub flops_per_token: Option<usize>,
-    pub n_done: usize,
-    pub n_diverged: usize,
-    pub n_other: usize,
-    pub loss: Option<f64>,
+#[derive(Serialize)]
+pub(crate) struct Row {
+    pub(crate) variant: String,
+    n_params: Option<usize>,
+    flops_per_token: Option<usize>,
+    n_done: usize,
+    n_diverged: usize,
+    n_unfinished: usize,
+    loss: Option<f64>,
     /// Standard deviation of the loss over seeds.
-    pub loss_deviation: Option<f64>,
+    loss_deviation: Option<f64>,
     /// exp of the mean loss.
-    pub perplexity: Option<f64>,
-    pub bits_per_byte: Option<f64>,
+    perplexity: Option<f64>,
+    bits_per_byte: Option<f64>,
     /// Lowest evaluation of each run, averaged; biased towards low.
-    pub best_loss: Option<f64>,
-    pub tokens_per_second: Option<f64>,
-    pub roughness: Option<f64>,
+    best_loss: Option<f64>,
+    tokens_per_second: Option<f64>,
+    roughness: Option<f64>,
     /// Difference in loss to the reference, paired by seed.
-    pub difference: Option<Paired>,
+    difference: Option<Paired>,
     /// Difference in roughness to the reference, paired by seed.
-    pub roughness_difference: Option<Paired>,
+    roughness_difference: Option<Paired>,
 }
 
 impl Comparison {
     /// Compares every variant with the first.
-    pub fn of(results: &StudyResults) -> Self {
-        let reference = &results.variants[0];
-        let rows = results.variants.iter().enumerate().map(|(i, variant)| {
-            let against = (i > 0).then_some(reference);
-            Row::of(variant, against)
+    pub(crate) fn of(results: &StudyResults) -> Self {
+        let StudyResults { study, runs } = results;
+        let rows = study.variants.iter().zip(runs).enumerate().map(|(i, (variant, own))| {
+            let reference = (i > 0).then_some(runs[0].as_slice());
+            Row::of(&variant.name, own, reference, study.seeds)
         });
+        let program = |run: &RunResult| (run.meta.commit.clone(), run.meta.cpu.clone());
+        let first = runs.iter().flatten().next().map(program);
         Comparison {
-            study: results.name.clone(),
-            description: results.description.clone(),
-            matching: results.matching,
+            study: study.clone(),
             rows: rows.collect(),
-            floor: results.variants.iter().flat_map(|v| &v.runs).find_map(|run| run.meta.floor),
+            floor: runs.iter().flatten().find_map(|run| run.meta.floor),
+            same_program: runs.iter().flatten().all(|run| Some(program(run)) == first),
         }
     }
 
@@ -66,28 +68,41 @@ impl Comparison {
         &self.rows[0].variant
     }
 
+    /// Whether no run came to its end and some diverged.
+    pub fn all_diverged(&self) -> bool {
+        self.rows.iter().all(|row| row.n_done == 0) && self.rows.iter().any(|row| row.n_diverged > 0)
+    }
+
     /// What was found, one sentence a variant.
-    pub fn sentences(&self) -> Vec<String> {
+    pub(crate) fn sentences(&self) -> Vec<String> {
         self.rows[1..].iter().map(|row| row.sentence(self.reference())).collect()
     }
 
     /// Reservations that belong beside the figures.
-    pub fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = vec![];
-        if self.matching == Matching::Width {
+        if self.study.matching == Matching::Width {
             notes.push("Budgets are unmatched: variants have different numbers of parameters.".to_string());
+        }
+        if self.rows.len() > 2 {
+            let n = self.rows.len() - 1;
+            notes.push(format!("Intervals are for each comparison by itself, not adjusted for the {n} of them."));
         }
         for row in &self.rows {
             if row.n_diverged > 0 {
-                notes.push(format!("{}: {} diverged.", row.variant, runs(row.n_diverged)));
+                notes.push(format!("{}: {} diverged and left out of the figures.", row.variant, runs(row.n_diverged)));
             }
-            if row.n_other > 0 {
-                notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_other)));
+            if row.n_unfinished > 0 {
+                notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
             }
+        }
+        if !self.same_program {
+            notes.push("Runs are of different commits or processors: differences may come from that.".into());
         }
         if let Some(floor) = self.floor {
             notes.push(format!(
-                "The corpus is generated: no model can expect a loss below {floor:.4} nats per token (perplexity {:.3}).",
+                "The text is generated: a model that knew how would have a loss of {floor:.4} nats per token (perplexity \
+                 {:.3}), and none can expect a lower one.",
                 floor.exp()
             ));
         }
@@ -156,8 +171,7 @@ impl Comparison {
 }
 
 impl Row {
-    fn of(variant: &VariantResults, reference: Option<&VariantResults>) -> Self {
-        let runs = &variant.runs;
+    fn of(variant: &str, runs: &[RunResult], reference: Option<&[RunResult]>, seeds: usize) -> Self {
         let count = |state| runs.iter().filter(|run| run.state == state).count();
         let mean = |values: Vec<f64>| mean_and_deviation(&values).map(|(mean, _)| mean);
         let each = |f: &dyn Fn(&RunResult) -> Option<f64>| runs.iter().filter_map(f).collect::<Vec<f64>>();
@@ -165,7 +179,6 @@ impl Row {
         let losses = mean_and_deviation(&each(&loss));
         let pairs = |f: &dyn Fn(&RunResult) -> Option<f64>| {
             let pairs: Vec<(f64, f64)> = reference?
-                .runs
                 .iter()
                 .filter_map(|a| {
                     let b = runs.iter().find(|b| b.config.seed == a.config.seed)?;
@@ -176,13 +189,12 @@ impl Row {
         };
         let (n_done, n_diverged) = (count(State::Done), count(State::Diverged));
         Row {
-            variant: variant.name.clone(),
-            changes: variant.changes.clone(),
+            variant: variant.into(),
             n_params: runs.first().map(|run| run.meta.n_params),
             flops_per_token: runs.first().map(|run| run.meta.flops_per_token),
             n_done,
             n_diverged,
-            n_other: runs.len() - n_done - n_diverged,
+            n_unfinished: seeds - n_done - n_diverged,
             loss: losses.map(|(mean, _)| mean),
             loss_deviation: losses.and_then(|(_, deviation)| deviation),
             perplexity: losses.map(|(mean, _)| mean.exp()),
@@ -200,23 +212,28 @@ impl Row {
         let Some(difference) = self.difference else {
             return format!("{name}: no seed is finished for both it and {reference}, so nothing can be said.");
         };
-        let size = format!("{:.2}% {}", percent(difference.mean).abs(), direction(difference.mean, "lower", "higher"));
+        let size = format!(
+            "{:.2}% {}",
+            percent(difference.mean).abs(),
+            if difference.mean < 0.0 { "lower" } else { "higher" }
+        );
         let seeds = format!("in {} of {} seeds", difference.n_lower, difference.n);
         let mut text = match difference.interval {
             None => format!("{name}: perplexity {size} than {reference} with one seed; one seed decides nothing."),
             Some((low, high)) => {
                 let interval = format!("95% interval {:+.2}% to {:+.2}%", percent(low), percent(high));
-                if low < 0.0 && high < 0.0 || low > 0.0 && high > 0.0 {
-                    let verdict = direction(difference.mean, "better", "worse");
-                    format!("{name} is {verdict} than {reference}: perplexity {size} ({interval}), better {seeds}.")
-                } else {
-                    format!(
-                        "{name} against {reference} is undecided: perplexity {size}, but the {interval} holds zero; \
-                         better {seeds}."
-                    )
-                }
+                // Seeds that diverged are in no difference: those that are left cannot speak for a variant that loses some.
+                let verdict = match (low > 0.0, high < 0.0) {
+                    (true, _) => "is worse than",
+                    (_, true) if self.n_diverged == 0 => "is better than",
+                    _ => "is undecided against",
+                };
+                format!("{name} {verdict} {reference}: perplexity {size} ({interval}), lower {seeds}.")
             }
         };
+        if self.n_diverged > 0 {
+            text += &format!(" But {} diverged.", runs(self.n_diverged));
+        }
         if let Some(Paired { mean, interval: Some((low, high)), n_lower, n }) = self.roughness_difference {
             let word = match (low > 0.0, high < 0.0) {
                 (true, _) => "rougher",
@@ -240,10 +257,6 @@ fn percent(nats: f64) -> f64 {
 fn difference(paired: &Paired, number: impl Fn(f64) -> String) -> String {
     let interval = paired.interval.map(|(low, high)| format!(" [{}, {}]", number(low), number(high)));
     number(paired.mean) + &interval.unwrap_or_default()
-}
-
-fn direction<'a>(difference: f64, lower: &'a str, higher: &'a str) -> &'a str {
-    if difference < 0.0 { lower } else { higher }
 }
 
 fn show<T>(value: Option<T>, f: impl FnOnce(T) -> String) -> String {
@@ -270,6 +283,7 @@ pub(crate) fn grouped(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Variant;
     use crate::plan::tests::plan;
     use data::Split;
     use train::{Meta, MetricLine};
@@ -308,7 +322,6 @@ mod tests {
         };
         RunResult {
             state,
-            message: None,
             config: train::RunConfig { variant: variant.into(), seed, ..config },
             meta,
             metrics,
@@ -316,17 +329,18 @@ mod tests {
     }
 
     fn results(variants: &[(&str, &[(State, f64)])]) -> StudyResults {
-        let variants = variants.iter().map(|(name, runs)| VariantResults {
-            name: name.to_string(),
-            changes: vec![],
-            runs: (0..).zip(runs.iter()).map(|(seed, (state, loss))| run(name, seed, *state, *loss)).collect(),
-        });
-        StudyResults {
+        let runs = |(name, runs): &(&str, &[(State, f64)])| {
+            (0..).zip(runs.iter()).map(|(seed, (state, loss))| run(name, seed, *state, *loss)).collect()
+        };
+        let variant = |(name, _): &(&str, _)| Variant { name: name.to_string(), changes: vec![], d_ff: 512 };
+        let study = Study {
             name: "study".into(),
             description: "A study.".into(),
             matching: Matching::Params,
-            variants: variants.collect(),
-        }
+            seeds: 3,
+            variants: variants.iter().map(variant).collect(),
+        };
+        StudyResults { study, runs: variants.iter().map(runs).collect() }
     }
 
     #[test]
@@ -338,6 +352,7 @@ mod tests {
             ("worse", &[(Done, 1.55), (Done, 1.571), (Done, 1.559)]),
             ("undecided", &[(Done, 1.49), (Done, 1.521), (Done, 1.511)]),
             ("single", &[(Done, 1.49), (Diverged, 3.0), (Running, 2.0)]),
+            ("survivor", &[(Done, 1.45), (Done, 1.471), (Diverged, 3.0)]),
             ("none", &[(Diverged, 3.0)]),
             ("absent", &[]),
         ]));

@@ -10,10 +10,8 @@ mod settings;
 mod stats;
 mod table;
 
-pub use compare::{Comparison, Row};
+pub use compare::Comparison;
 pub use overrides::{Override, nearest};
-pub use plan::{Plan, PlannedVariant, description};
+pub use plan::{Plan, Study, Variant, description};
 pub use report::write_report;
-pub use results::{RunResult, StudyResults, VariantResults};
-pub use settings::{Matching, Settings};
-pub use stats::Paired;
+pub use settings::Matching;

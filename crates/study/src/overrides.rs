@@ -2,12 +2,11 @@
 //! error can name the place it came from.
 
 use serde::Deserialize;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Table, Value};
 use train::ConfigError;
 
-use crate::Settings;
-use crate::settings::BASELINE;
+use crate::settings::{BASELINE, Settings};
 
 /// Keys that every run of a study shares: a variant that changed them would not be compared on equal terms.
 const SHARED: [&str; 5] = ["data.corpus", "data.tokenizer", "model.seq_len", "train.steps", "train.batch_size"];
@@ -59,7 +58,6 @@ impl Override {
 }
 
 /// Settings as a table, with overrides put on top one by one.
-#[derive(Clone)]
 pub(crate) struct Overlay {
     table: Table,
     /// What was really changed, for errors that only the whole can show.
@@ -69,6 +67,11 @@ pub(crate) struct Overlay {
 impl Overlay {
     pub(crate) fn baseline() -> Self {
         Overlay { table: toml::from_str(BASELINE).expect("the baseline is valid TOML"), applied: vec![] }
+    }
+
+    /// The settings to put a variant's changes on; only those are the variant's own.
+    pub(crate) fn variant(&self) -> Self {
+        Overlay { table: self.table.clone(), applied: vec![] }
     }
 
     /// Puts one value in its place.
@@ -111,6 +114,10 @@ impl Overlay {
                 "`{}` is the same for all variants of a study; set it at the top of the file or with --set",
                 change.key
             )));
+        }
+        if change.key == "model.d_ff" && self.table["match"].as_str() == Some("params") {
+            return Err(change
+                .error("model.d_ff is chosen by match = \"params\"; to set it, write match = \"width\" at the top"));
         }
         let in_table = ["model.", "data.", "train."].iter().any(|table| change.key.starts_with(table));
         if !in_table && leaves(&self.table, "").contains(&change.key) {
@@ -179,7 +186,7 @@ impl Reader<'_> {
                     self.flatten(&format!("{key}.{}", part.get_ref()), part.span().start, value, into);
                 }
             }
-            leaf => into.push(Override { key: key.into(), value: plain(leaf), origin: self.origin(offset) }),
+            _ => into.push(Override { key: key.into(), value: plain(value), origin: self.origin(offset) }),
         }
     }
 
@@ -202,25 +209,10 @@ impl Reader<'_> {
     }
 }
 
-/// A spanned value without its spans.
-fn plain(value: &DeValue) -> Value {
-    match value {
-        DeValue::String(text) => Value::String(text.to_string()),
-        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) => Value::Integer(number),
-            Err(_) => Value::String(number.as_str().to_string()),
-        },
-        DeValue::Float(number) => match number.as_str().parse() {
-            Ok(number) => Value::Float(number),
-            Err(_) => Value::String(number.as_str().to_string()),
-        },
-        DeValue::Boolean(truth) => Value::Boolean(*truth),
-        DeValue::Datetime(time) => Value::Datetime(*time),
-        DeValue::Array(items) => Value::Array(items.iter().map(|item| plain(item.get_ref())).collect()),
-        DeValue::Table(table) => {
-            Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref()))).collect())
-        }
-    }
+/// A spanned value without its spans. One that TOML allows but no number holds stays a string, which no key accepts.
+fn plain(value: &Spanned<DeValue>) -> Value {
+    let deserializer = ValueDeserializer::from(value.clone());
+    Value::deserialize(deserializer).unwrap_or_else(|error| Value::String(error.message().into()))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

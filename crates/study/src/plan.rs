@@ -1,52 +1,57 @@
 //! From a study file to the full config of every run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use data::Dataset;
 use model::{Budget, ModelConfig};
 use serde::{Deserialize, Serialize};
-use train::{Backend, ConfigError, RunConfig, RunFolder};
+use train::{Backend, ConfigError, RunConfig, write_whole};
 
+use crate::Override;
 use crate::compare::grouped;
 use crate::overrides::{Overlay, parse};
+use crate::settings::{Matching, Settings};
 use crate::table::Table;
-use crate::{Matching, Override, Settings};
 
 /// Largest difference in parameters to the reference that a matched study accepts.
 const TOLERANCE: f64 = 0.01;
 
 /// A study with every number final.
-#[derive(Clone, Debug)]
 pub struct Plan {
-    pub name: String,
-    pub settings: Settings,
-    pub backend: Backend,
+    pub study: Study,
+    settings: Settings,
     /// The reference first.
-    pub variants: Vec<PlannedVariant>,
-    /// Lowest expected validation loss, where the corpus knows it.
-    pub floor: Option<f64>,
+    pub(crate) variants: Vec<PlannedVariant>,
+    /// Validation loss of a model that knew how the text was made, where that is known.
+    floor: Option<f64>,
 }
 
 /// One variant with its budget.
-#[derive(Clone, Debug)]
-pub struct PlannedVariant {
+pub(crate) struct PlannedVariant {
+    /// The config of its run with seed 0.
+    pub(crate) config: RunConfig,
+    pub(crate) budget: Budget,
+}
+
+/// What is compared: `study.json`, which a report reads beside the run folders.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Study {
+    pub name: String,
+    pub description: String,
+    pub matching: Matching,
+    pub seeds: usize,
+    /// The reference first.
+    pub variants: Vec<Variant>,
+}
+
+/// A variant as its study describes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Variant {
     pub name: String,
     /// What differs from the reference, as `key = value`.
     pub changes: Vec<String>,
-    /// The config of its run with seed 0.
-    pub config: RunConfig,
-    pub budget: Budget,
-}
-
-/// What a report needs to know of a study beside its run folders: `study.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StudyFile {
-    pub(crate) name: String,
-    pub(crate) description: String,
-    pub(crate) matching: Matching,
-    pub(crate) seeds: usize,
-    /// Name and changes, the reference first.
-    pub(crate) variants: Vec<(String, Vec<String>)>,
+    /// Hidden width of the feed-forward, which `match` may have chosen.
+    pub d_ff: usize,
 }
 
 impl Plan {
@@ -87,71 +92,74 @@ impl Plan {
             data: settings.data.clone(),
             train: settings.train.clone(),
         };
-        let reference = PlannedVariant::new(run(&settings.reference, &settings), vec![])?;
+        let reference = PlannedVariant::new(run(&settings.reference, &settings))?;
+        let mut study = Study {
+            name: name.into(),
+            description: settings.description.clone(),
+            matching: settings.matching,
+            seeds: settings.seeds,
+            variants: vec![reference.description(vec![])],
+        };
         let mut variants = vec![reference];
         for text in variant_texts {
             check_name(&text.name, &text.origin)?;
-            if variants.iter().any(|variant| variant.name == text.name) {
+            if study.variants.iter().any(|variant| variant.name == text.name) {
                 return Err(ConfigError(format!("{}: a second variant named `{}`", text.origin, text.name)).into());
             }
-            let mut overlay = base.clone();
+            let mut overlay = base.variant();
             for change in &text.overrides {
-                if change.key == "model.d_ff" && settings.matching == Matching::Params {
-                    let problem = "model.d_ff is chosen by match = \"params\"; to set it, write match = \"width\"";
-                    return Err(ConfigError(format!("{}: {problem}", text.origin)).into());
-                }
                 overlay.apply_to_variant(change)?;
             }
-            let mut config = run(&text.name, &overlay.settings()?);
+            let variant_settings = overlay.settings()?;
+            if variant_settings == settings {
+                let same = format!("{}: variant `{}` is the same as `{}`", text.origin, text.name, settings.reference);
+                return Err(ConfigError(format!("{same}: it changes nothing that is not so already")).into());
+            }
+            let mut config = run(&text.name, &variant_settings);
             if settings.matching == Matching::Params {
                 match_params(&mut config, &variants[0], &text.origin)?;
             }
+            let variant = PlannedVariant::new(config)?;
             let changes = text.overrides.iter().map(|change| format!("{} = {}", change.key, change.value)).collect();
-            variants.push(PlannedVariant::new(config, changes)?);
+            study.variants.push(variant.description(changes));
+            variants.push(variant);
         }
-        Ok(Plan { name: name.into(), settings, backend, variants, floor: data.floor })
+        Ok(Plan { study, settings, variants, floor: data.floor })
     }
 
     /// Every run, one seed after the other, so that differences can be taken early.
     pub fn runs(&self) -> Vec<RunConfig> {
-        let seeds = 0..self.settings.seeds as u64;
+        let seeds = 0..self.study.seeds as u64;
         seeds
             .flat_map(|seed| self.variants.iter().map(move |variant| RunConfig { seed, ..variant.config.clone() }))
             .collect()
     }
+}
 
-    /// Where a run lives below `out`.
-    pub fn folder(&self, out: &Path, run: &RunConfig) -> RunFolder {
-        run_folder(&out.join(&self.name), &run.variant, run.seed)
+impl Study {
+    /// Its file in a folder of results.
+    pub(crate) fn path(folder: &Path) -> PathBuf {
+        folder.join("study.json")
     }
 
     /// Writes what a report needs beside the run folders.
     ///
     /// # Errors
     /// A folder that cannot be written.
-    pub fn write_study_file(&self, out: &Path) -> anyhow::Result<()> {
-        let file = StudyFile {
-            name: self.name.clone(),
-            description: self.settings.description.clone(),
-            matching: self.settings.matching,
-            seeds: self.settings.seeds,
-            variants: self.variants.iter().map(|v| (v.name.clone(), v.changes.clone())).collect(),
-        };
-        RunFolder::new(out.join(&self.name)).write("study.json", &(serde_json::to_string_pretty(&file)? + "\n"))
+    pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        write_whole(&Study::path(folder), &(serde_json::to_string_pretty(self)? + "\n"))
     }
 }
 
-/// `<study>/<variant>/seed-<n>`
-pub(crate) fn run_folder(study: &Path, variant: &str, seed: u64) -> RunFolder {
-    RunFolder::new(study.join(variant).join(format!("seed-{seed}")))
-}
-
 impl PlannedVariant {
-    fn new(config: RunConfig, changes: Vec<String>) -> Result<Self, ConfigError> {
-        let name = config.variant.clone();
-        config.validate().map_err(|error| ConfigError(format!("variant `{name}`: {error}")))?;
+    fn new(config: RunConfig) -> Result<Self, ConfigError> {
+        config.validate().map_err(|error| ConfigError(format!("variant `{}`: {error}", config.variant)))?;
         let budget = config.model.budget(config.vocab_size);
-        Ok(PlannedVariant { name, changes, config, budget })
+        Ok(PlannedVariant { config, budget })
+    }
+
+    fn description(&self, changes: Vec<String>) -> Variant {
+        Variant { name: self.config.variant.clone(), changes, d_ff: self.config.model.d_ff }
     }
 }
 
@@ -179,7 +187,7 @@ fn match_params(config: &mut RunConfig, reference: &PlannedVariant, origin: &str
             grouped(model.budget(vocab_size).n_params),
             100.0 * (ratio(model) - 1.0),
             grouped(reference.budget.n_params),
-            reference.name
+            reference.config.variant
         )));
     }
     Ok(())
@@ -210,12 +218,12 @@ impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let train = &self.settings.train;
         let tokens = train.steps * train.batch_size * self.settings.model.seq_len;
-        writeln!(f, "{}\n{}\n", self.name, self.settings.description)?;
+        writeln!(f, "{}\n{}\n", self.study.name, self.study.description)?;
         writeln!(
             f,
             "{} variants x {} seeds = {} runs of {} steps, {} tokens each\n",
             self.variants.len(),
-            self.settings.seeds,
+            self.study.seeds,
             self.runs().len(),
             train.steps,
             grouped(tokens)
@@ -228,7 +236,7 @@ impl std::fmt::Display for Plan {
             let against =
                 |own: usize, reference: usize| format!("{:+.2}%", 100.0 * (own as f64 / reference as f64 - 1.0));
             table.rows.push(vec![
-                variant.name.clone(),
+                variant.config.variant.clone(),
                 variant.config.model.d_ff.to_string(),
                 grouped(n_params),
                 against(n_params, reference.n_params),
@@ -237,17 +245,20 @@ impl std::fmt::Display for Plan {
             ]);
         }
         writeln!(f, "{}", table.plain())?;
-        if self.settings.matching == Matching::Width {
+        if self.study.matching == Matching::Width {
             writeln!(f, "Budgets are unmatched (match = \"width\").\n")?;
         }
-        for variant in &self.variants[1..] {
+        for variant in &self.study.variants[1..] {
             writeln!(f, "{} changes {}", variant.name, variant.changes.join(", "))?;
         }
         if let Some(floor) = self.floor {
-            writeln!(f, "\nno model can expect a validation loss below {floor:.4} nats per token")?;
+            writeln!(
+                f,
+                "\na model that knew how the text was made would have a validation loss of {floor:.4} nats per token"
+            )?;
         }
         let config = toml::to_string(&self.variants[0].config).expect("a config is a table");
-        write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.variants[0].name)
+        write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.study.variants[0].name)
     }
 }
 
@@ -261,7 +272,7 @@ pub(crate) mod tests {
     }
 
     fn check_error(text: &str, expected: &str) {
-        assert_eq!(plan(text).unwrap_err().to_string(), expected);
+        assert_eq!(plan(text).err().unwrap().to_string(), expected);
     }
 
     #[test]

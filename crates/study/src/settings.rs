@@ -12,7 +12,8 @@ pub(crate) const BASELINE: &str = include_str!("../../../experiments/baseline.to
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Matching {
-    /// Each variant's `d_ff` gives its feed-forward the reference's number of parameters.
+    /// Each variant's `d_ff` gives its feed-forward the reference's number of parameters or, where that leaves the models
+    /// more than 1% apart, the whole model.
     Params,
     /// Every variant keeps the `d_ff` that is written; its budget may differ.
     Width,
@@ -21,15 +22,15 @@ pub enum Matching {
 /// Everything that a study file can set, all of it present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
-    pub description: String,
+pub(crate) struct Settings {
+    pub(crate) description: String,
     /// Number of runs of each variant; they train from seeds 0, 1, ...
-    pub seeds: usize,
+    pub(crate) seeds: usize,
     #[serde(rename = "match")]
-    pub matching: Matching,
+    pub(crate) matching: Matching,
     /// Name of the configuration that variants are compared with.
-    pub reference: String,
-    pub model: ModelConfig,
-    pub data: DataConfig,
-    pub train: TrainConfig,
+    pub(crate) reference: String,
+    pub(crate) model: ModelConfig,
+    pub(crate) data: DataConfig,
+    pub(crate) train: TrainConfig,
 }

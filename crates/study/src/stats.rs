@@ -5,18 +5,18 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// The mean difference `variant - reference` over runs that share a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Paired {
-    pub n: usize,
-    pub mean: f64,
+pub(crate) struct Paired {
+    pub(crate) n: usize,
+    pub(crate) mean: f64,
     /// 95% interval of the mean by Student's t; absent for a single pair, which has no spread.
-    pub interval: Option<(f64, f64)>,
+    pub(crate) interval: Option<(f64, f64)>,
     /// Pairs in which the variant is lower.
-    pub n_lower: usize,
+    pub(crate) n_lower: usize,
 }
 
 impl Paired {
     /// Of pairs (reference, variant); `None` without any.
-    pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
+    pub(crate) fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         let differences: Vec<f64> = pairs.iter().map(|(reference, variant)| variant - reference).collect();
         let n = differences.len();
         let (mean, deviation) = mean_and_deviation(&differences)?;

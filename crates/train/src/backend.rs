@@ -2,12 +2,14 @@
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
-use strum::{Display, EnumString, VariantArray};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 use crate::ConfigError;
 
 /// A burn backend; each is a cargo feature of the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, VariantArray, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantArray, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Backend {

@@ -10,7 +10,9 @@ use crate::{Backend, ConfigError};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
+    /// Name of the study, from its file.
     pub study: String,
+    /// Name of the configuration within the study.
     pub variant: String,
     /// Seeds the weights, the order of the batches and dropout.
     pub seed: u64,
@@ -22,6 +24,10 @@ pub struct RunConfig {
     pub model: ModelConfig,
     pub data: DataConfig,
     pub train: TrainConfig,
+}
+
+pub(crate) fn label(variant: &str, seed: u64) -> String {
+    format!("{variant}/seed-{seed}")
 }
 
 /// How a model is trained.
@@ -51,6 +57,11 @@ pub struct TrainConfig {
 }
 
 impl RunConfig {
+    /// `variant/seed-0`: its name within the study, and its folder below the study's.
+    pub fn label(&self) -> String {
+        label(&self.variant, self.seed)
+    }
+
     /// Checks everything that types do not.
     ///
     /// # Errors
@@ -65,8 +76,8 @@ impl RunConfig {
 impl TrainConfig {
     fn validate(&self) -> Result<(), String> {
         for (key, value) in [("steps", self.steps), ("batch_size", self.batch_size), ("eval_every", self.eval_every)] {
-            if !(1..=1 << 40).contains(&value) {
-                return Err(format!("train.{key} = {value}: must be at least 1"));
+            if !(1..=1 << 32).contains(&value) {
+                return Err(format!("train.{key} = {value}: must be between 1 and {}", 1u64 << 32));
             }
         }
         for (key, value) in [("lr", self.lr), ("grad_clip", self.grad_clip)] {
@@ -148,7 +159,7 @@ pub(crate) mod tests {
         check(|c| c.train.lr = f64::NAN, "train.lr = NaN: must be a positive number");
         check(|c| c.train.lr = -1.0, "train.lr = -1: must be a positive number");
         check(|c| c.train.min_lr_factor = 1.5, "train.min_lr_factor = 1.5: must be between 0 and 1");
-        check(|c| c.train.steps = 0, "train.steps = 0: must be at least 1");
+        check(|c| c.train.steps = 0, "train.steps = 0: must be between 1 and 4294967296");
         check(|c| c.train.beta2 = 1.0, "train.beta2 = 1: must be at least 0 and below 1");
         check(|c| c.train.weight_decay = f64::INFINITY, "train.weight_decay = inf: must be 0 or a positive number");
         check(|c| c.model.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");

@@ -1,11 +1,9 @@
 //! The training loop, inside burn's `Learner`.
 
-use std::fs::File;
-use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use burn::data::dataloader::Progress;
 use burn::module::Module;
 use burn::tensor::Device;
@@ -18,7 +16,7 @@ use rand::Rng;
 use random::stream;
 
 use crate::evaluate::evaluate;
-use crate::folder::MetricLine;
+use crate::folder::{MetricLine, MetricsFile};
 use crate::learner::{LanguageModel, Report, clip};
 use crate::{Ending, RunConfig, RunFolder};
 
@@ -70,10 +68,10 @@ impl StepLoop {
                 return Ok(Ending::Diverged { step });
             }
             learner.lr_step();
+            let lr = learner.lr_current().base();
             learner.optimizer_step(grads);
 
             let seconds = step_start.elapsed().as_secs_f64();
-            let lr = train.lr_at(step);
             metrics.write(&MetricLine {
                 lr: Some(lr),
                 grad_norm: Some(grad_norm),
@@ -82,9 +80,9 @@ impl StepLoop {
             let seconds_left = start.elapsed().as_secs_f64() / step as f64 * (train.steps - step) as f64;
             let speed = output.item.n_tokens as f64 / seconds;
             let progress = Progress::new(step, train.steps, Some("steps".into()));
-            let item = |report: Report, lr| TrainingItem::new(report, progress.clone(), Some(step), lr);
-            let report = Report { tokens_per_second: speed, seconds_left, ..output.item };
-            events.process_train(LearnerEvent::ProcessedItem(item(report, Some(learner.lr_current()))))?;
+            let item = |report: Report| TrainingItem::new(report, progress.clone(), Some(step), None);
+            let report = Report { lr, tokens_per_second: speed, seconds_left, ..output.item };
+            events.process_train(LearnerEvent::ProcessedItem(item(report)))?;
 
             if step % train.eval_every == 0 || step == train.steps {
                 let eval_start = Instant::now();
@@ -99,41 +97,14 @@ impl StepLoop {
                     ..MetricLine::new(step, Split::Valid, loss, eval_start.elapsed().as_secs_f64())
                 })?;
                 tracing::info!(step, loss, "evaluated");
-                events.process_valid(LearnerEvent::ProcessedItem(item(report, None)))?;
+                events.process_valid(LearnerEvent::ProcessedItem(item(report)))?;
             }
             if should_stop() && step < train.steps {
                 return Ok(Ending::Stopped { step });
             }
         }
         events.process_train(LearnerEvent::EndSplit(1))?;
+        metrics.sync()?;
         Ok(Ending::Done)
-    }
-}
-
-impl MetricLine {
-    fn new(step: usize, split: Split, loss: f64, seconds: f64) -> Self {
-        // JSON has no infinity.
-        let perplexity = loss.exp().min(f64::MAX);
-        MetricLine { step, split, loss, perplexity, bits_per_byte: None, lr: None, grad_norm: None, seconds }
-    }
-}
-
-/// `metrics.jsonl`, written line by line so that others can follow it.
-struct MetricsFile {
-    file: File,
-    name: String,
-}
-
-impl MetricsFile {
-    fn create(folder: &RunFolder) -> Result<Self> {
-        let path = folder.metrics_path();
-        let name = path.display().to_string();
-        let file = File::create(&path).with_context(|| format!("{name}: cannot be written"))?;
-        Ok(MetricsFile { file, name })
-    }
-
-    fn write(&mut self, line: &MetricLine) -> Result<()> {
-        let text = serde_json::to_string(line)? + "\n";
-        self.file.write_all(text.as_bytes()).with_context(|| format!("{}: cannot be written", self.name))
     }
 }

@@ -9,6 +9,23 @@ use data::Split;
 use serde::{Deserialize, Serialize};
 
 use crate::RunConfig;
+use crate::config::label;
+
+/// Writes a file whole or not at all.
+///
+/// # Errors
+/// An I/O error that names the file.
+pub fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let write = || {
+        let mut file = File::create(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    write().with_context(|| format!("{}: cannot be written", path.display()))
+}
 
 /// A run's folder. `study` reads it, `train` writes it.
 pub struct RunFolder {
@@ -37,6 +54,39 @@ pub struct MetricLine {
     pub seconds: f64,
 }
 
+impl MetricLine {
+    pub(crate) fn new(step: usize, split: Split, loss: f64, seconds: f64) -> Self {
+        // JSON has no infinity.
+        let perplexity = loss.exp().min(f64::MAX);
+        MetricLine { step, split, loss, perplexity, bits_per_byte: None, lr: None, grad_norm: None, seconds }
+    }
+}
+
+/// `metrics.jsonl`, written line by line so that others can follow it.
+pub(crate) struct MetricsFile {
+    file: File,
+    name: String,
+}
+
+impl MetricsFile {
+    pub(crate) fn create(folder: &RunFolder) -> Result<Self> {
+        let path = folder.metrics_path();
+        let name = path.display().to_string();
+        let file = File::create(&path).with_context(|| format!("{name}: cannot be written"))?;
+        Ok(MetricsFile { file, name })
+    }
+
+    pub(crate) fn write(&mut self, line: &MetricLine) -> Result<()> {
+        let text = serde_json::to_string(line)? + "\n";
+        self.file.write_all(text.as_bytes()).with_context(|| format!("{}: cannot be written", self.name))
+    }
+
+    /// Returns when everything is on the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync_all().with_context(|| format!("{}: cannot be written", self.name))
+    }
+}
+
 /// What a run was made with, in `meta.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
@@ -45,12 +95,13 @@ pub struct Meta {
     pub burn: String,
     pub os: String,
     pub cpu: String,
+    /// Threads that the run could use; 0 where nothing limited them.
     pub threads: usize,
     pub command: String,
     pub corpus_sha256: String,
     pub n_params: usize,
     pub flops_per_token: usize,
-    /// Lowest expected validation loss in nats per token, where the corpus knows it.
+    /// Validation loss in nats per token of a model that knew how the text was made, where that is known.
     pub floor: Option<f64>,
     /// Seconds since 1970.
     pub started: u64,
@@ -87,6 +138,11 @@ impl RunFolder {
         RunFolder { path: path.into() }
     }
 
+    /// The folder of a variant's run below the study's.
+    pub fn within(study: &Path, variant: &str, seed: u64) -> Self {
+        RunFolder::new(study.join(label(variant, seed)))
+    }
+
     pub fn metrics_path(&self) -> PathBuf {
         self.path.join("metrics.jsonl")
     }
@@ -111,24 +167,15 @@ impl RunFolder {
         }
     }
 
-    /// Writes a file whole or not at all.
-    pub fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.path.join(name);
-        let partial = self.path.join(format!("{name}.partial"));
-        let write = || {
-            let mut file = File::create(&partial)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&partial, &path)
-        };
-        write().with_context(|| format!("{}: cannot be written", path.display()))
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
+        write_whole(&self.path.join(name), text)
     }
 
     pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         self.write(name, &(serde_json::to_string_pretty(value)? + "\n"))
     }
 
-    pub fn set_status(&self, state: State, step: usize, message: Option<String>) -> Result<()> {
+    pub(crate) fn set_status(&self, state: State, step: usize, message: Option<String>) -> Result<()> {
         self.write_json("status.json", &Status { state, step, message })
     }
 
@@ -141,11 +188,18 @@ impl RunFolder {
         Ok(toml::from_str(&self.read("config.toml")?).map_err(|error| damaged(&path, &error))?)
     }
 
+    /// What the run was made with.
+    ///
+    /// # Errors
+    /// A missing or damaged file.
     pub fn meta(&self) -> Result<Meta> {
         self.read_json("meta.json")
     }
 
-    /// `None` before a run has started here.
+    /// How far the run is; `None` before one has started here.
+    ///
+    /// # Errors
+    /// A damaged file.
     pub fn status(&self) -> Result<Option<Status>> {
         if !self.path.join("status.json").exists() {
             return Ok(None);
@@ -154,6 +208,9 @@ impl RunFolder {
     }
 
     /// All lines of `metrics.jsonl`; a last line that was cut short by a crash is left out.
+    ///
+    /// # Errors
+    /// A missing or damaged file.
     pub fn metrics(&self) -> Result<Vec<MetricLine>> {
         let path = self.metrics_path();
         let file = File::open(&path).map_err(|error| missing(&path, error))?;

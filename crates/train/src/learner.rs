@@ -22,6 +22,7 @@ pub(crate) struct Report {
     /// Negative log-likelihood of the batch, summed over its tokens.
     pub(crate) nats: f64,
     pub(crate) n_tokens: usize,
+    pub(crate) lr: f64,
     pub(crate) tokens_per_second: f64,
     pub(crate) seconds_left: f64,
 }

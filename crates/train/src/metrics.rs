@@ -14,38 +14,36 @@ use crate::learner::Report;
 pub(crate) struct Gauge {
     name: MetricName,
     higher_is_better: bool,
-    read: fn(&Report, &MetricMetadata) -> f64,
+    read: fn(&Report) -> f64,
     show: fn(f64) -> String,
     value: f64,
 }
 
 impl Gauge {
-    fn new(name: &str, read: fn(&Report, &MetricMetadata) -> f64, show: fn(f64) -> String) -> Self {
+    fn new(name: &str, read: fn(&Report) -> f64, show: fn(f64) -> String) -> Self {
         Gauge { name: Arc::new(name.into()), higher_is_better: false, read, show, value: f64::NAN }
     }
 
     /// Nats per token.
     pub(crate) fn loss() -> Self {
-        Gauge::new("Loss", |report, _| report.loss(), |value| format!("{value:.4}"))
+        Gauge::new("Loss", Report::loss, |value| format!("{value:.4}"))
     }
 
     pub(crate) fn perplexity() -> Self {
-        Gauge::new("Perplexity", |report, _| report.loss().exp(), |value| format!("{value:.3}"))
+        Gauge::new("Perplexity", |report| report.loss().exp(), |value| format!("{value:.3}"))
     }
 
     pub(crate) fn learning_rate() -> Self {
-        let read = |_: &Report, at: &MetricMetadata| at.lr.as_ref().map_or(f64::NAN, |lr| lr.base());
-        Gauge::new("Learning rate", read, |value| format!("{value:.2e}"))
+        Gauge::new("Learning rate", |report| report.lr, |value| format!("{value:.2e}"))
     }
 
     pub(crate) fn tokens_per_second() -> Self {
-        let speed =
-            Gauge::new("Tokens per second", |report, _| report.tokens_per_second, |value| format!("{value:.0}"));
+        let speed = Gauge::new("Tokens per second", |report| report.tokens_per_second, |value| format!("{value:.0}"));
         Gauge { higher_is_better: true, ..speed }
     }
 
     pub(crate) fn time_left() -> Self {
-        Gauge::new("Time left", |report, _| report.seconds_left, duration)
+        Gauge::new("Time left", |report| report.seconds_left, duration)
     }
 
     fn entry(&self) -> SerializedEntry {
@@ -74,8 +72,8 @@ impl Metric for Gauge {
         NumericAttributes { unit: None, higher_is_better: self.higher_is_better }.into()
     }
 
-    fn update(&mut self, report: &Report, at: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
-        self.value = (self.read)(report, at);
+    fn update(&mut self, report: &Report, _at: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        self.value = (self.read)(report);
         Ok(self.entry())
     }
 

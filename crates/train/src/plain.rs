@@ -13,7 +13,7 @@ use burn::train::renderer::{
 /// Time between two lines of training; an evaluation is always shown.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Prints one line every few seconds: `step 120/800 | loss 1.2345 | ... `.
+/// Prints a line every few seconds: `step 120/800 train loss 1.2345  perplexity 3.437  ...`.
 pub(crate) struct PlainRenderer {
     names: HashMap<MetricId, String>,
     train: Vec<(MetricId, String)>,

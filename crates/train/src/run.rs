@@ -1,6 +1,7 @@
 //! One run from its config to its last checkpoint.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,8 +70,13 @@ pub fn run(
     fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     let folder = RunFolder::new(folder);
     let _lock = folder.lock()?;
+    folder.write("config.toml", &toml::to_string(config)?)?;
     folder.set_status(State::Running, 0, None)?;
-    let result = train(config, &folder, provenance, display, stop);
+    let result = catch_unwind(AssertUnwindSafe(|| train(config, &folder, provenance, display, stop)));
+    let result = result.unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(anyhow::anyhow!("internal error: {}", message.unwrap_or("a panic without a message")))
+    });
     match &result {
         Ok(Ending::Done) => folder.set_status(State::Done, config.train.steps, None)?,
         Ok(Ending::Diverged { step }) => {
@@ -93,7 +99,6 @@ fn train(
     display: Display,
     stop: Arc<AtomicBool>,
 ) -> Result<Ending> {
-    folder.write("config.toml", &toml::to_string(config)?)?;
     let data = Dataset::load(&config.data, config.model.seq_len)?;
     if data.sha256 != config.corpus_sha256 {
         let planned = config.corpus_sha256.clone();
@@ -168,10 +173,9 @@ fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     let parent = path.parent().expect("a file in a folder");
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
     let mut store = SafetensorsStore::from_file(&path).metadata("format", "pt").overwrite(true);
-    model
-        .decoder
-        .save_into(&mut store)
-        .map_err(|error| anyhow::anyhow!("{}: cannot be written: {error}", path.display()))
+    let saved = model.decoder.save_into(&mut store).map_err(|error| std::io::Error::other(error.to_string()));
+    let synced = saved.and_then(|()| fs::File::open(&path)?.sync_all());
+    synced.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {

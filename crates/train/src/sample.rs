@@ -45,7 +45,8 @@ pub fn sample(folder: &RunFolder, sampling: &Sampling) -> Result<String> {
     tokens.splice(0..0, start.iter().copied());
     let mut rng = stream(sampling.seed, "sample");
     for _ in 0..sampling.n_tokens {
-        let seen: Vec<i32> = tokens.iter().rev().take(config.model.seq_len).rev().map(|&id| id as i32).collect();
+        let seen: Vec<i32> =
+            tokens[tokens.len().saturating_sub(config.model.seq_len)..].iter().map(|&id| id as i32).collect();
         let seq = seen.len();
         let logits = decoder.forward(Tensor::<2, Int>::from_data(TensorData::new(seen, [1, seq]), &device));
         let last: Tensor<1> = logits.narrow(1, seq - 1, 1).reshape([config.vocab_size]);

@@ -104,7 +104,7 @@ fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// Round numbers between `low` and `high`, four to nine of them.
+/// Round numbers between `low` and `high`, six at most.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let raw = (high - low) / 5.0;
     let power = 10f64.powf(raw.log10().floor());

@@ -4,9 +4,11 @@ use data::Split;
 use train::RunConfig;
 
 use super::chart::{Scale, lines};
-use super::{Curve, curves};
+use super::{Curve, changes, curves};
+use crate::Comparison;
+use crate::plan::{Study, Variant};
+use crate::results::StudyResults;
 use crate::table::Table;
-use crate::{Comparison, StudyResults};
 
 /// Bins of a curve: as many as the eye can part.
 const N_BINS: usize = 200;
@@ -32,13 +34,13 @@ pre { overflow-x: auto; font-size: .85rem; } .soft { color: var(--soft); }
 
 /// The page of a study.
 pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
-    let name = escape(&comparison.study);
+    let name = escape(&comparison.study.name);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{name}</title>\n\
          <style>{STYLE}{}</style>\n</head>\n<body>\n<h1>{name}</h1>\n<p class=\"soft\">{}</p>\n",
-        series_style(results.variants.len()),
-        escape(&comparison.description)
+        series_style(results.runs.len()),
+        escape(&comparison.study.description)
     );
     for sentence in comparison.sentences() {
         page += &format!("<p class=\"finding\">{}</p>\n", escape(&sentence));
@@ -48,7 +50,7 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     for note in comparison.notes() {
         page += &format!("<p class=\"soft\">{}</p>\n", escape(&note));
     }
-    let legend = legend(results);
+    let legend = legend(&results.study);
     let mut section = |title: &str, text: &str, scale: Scale, curves: &[Curve]| {
         let chart = lines(title, "nats per token", scale, curves);
         page += &format!("<h2>{title}</h2>\n<p class=\"soft\">{text}</p>\n{legend}{chart}");
@@ -61,13 +63,13 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     );
     section(
         "Training loss",
-        "Batches of each step, averaged within bins of steps; logarithmic scale.",
+        "The batch of each step, averaged within bins of steps; logarithmic scale. Line and band as above.",
         Scale::Log,
         &curves(results, Split::Train, N_BINS),
     );
     page += &format!("<h2>Other measures</h2>\n{}", table(&comparison.measures()));
     page += &format!("<p class=\"soft\">{}</p>\n", Comparison::MEASURES);
-    page += &changes(results);
+    page += &what_differs(&results.study);
     page += &provenance(results);
     page + "</body>\n</html>\n"
 }
@@ -81,9 +83,9 @@ fn series_style(n: usize) -> String {
         .collect()
 }
 
-fn legend(results: &StudyResults) -> String {
+fn legend(study: &Study) -> String {
     let item = |(i, name): (usize, String)| format!("<span><i class=\"series{i}\"></i>{name}</span>");
-    let names = results.variants.iter().map(|variant| escape(&variant.name));
+    let names = study.variants.iter().map(|variant| escape(&variant.name));
     format!("<p class=\"legend\">{}</p>\n", names.enumerate().map(item).collect::<String>())
 }
 
@@ -96,25 +98,15 @@ fn table(table: &Table) -> String {
     format!("<div class=\"scroll\"><table>\n{}{body}</table></div>\n", row(&table.header, "th"))
 }
 
-fn changes(results: &StudyResults) -> String {
-    let items = results.variants[1..].iter().map(|variant| {
-        let width = variant.runs.first().map(|run| format!(", with d_ff = {}", run.config.model.d_ff));
-        format!(
-            "<li><b>{}</b>: {}{}</li>\n",
-            escape(&variant.name),
-            escape(&variant.changes.join(", ")),
-            width.unwrap_or_default()
-        )
-    });
-    format!(
-        "<h2>What differs from {}</h2>\n<ul>\n{}</ul>\n",
-        escape(&results.variants[0].name),
-        items.collect::<String>()
-    )
+fn what_differs(study: &Study) -> String {
+    let item =
+        |variant: &Variant| format!("<li><b>{}</b>: {}</li>\n", escape(&variant.name), escape(&changes(variant)));
+    let items: String = study.variants[1..].iter().map(item).collect();
+    format!("<h2>What differs from {}</h2>\n<ul>\n{items}</ul>\n", escape(&study.variants[0].name))
 }
 
 fn provenance(results: &StudyResults) -> String {
-    let Some(run) = results.variants.iter().flat_map(|variant| &variant.runs).next() else { return String::new() };
+    let Some(run) = results.runs.iter().flatten().next() else { return String::new() };
     let meta = &run.meta;
     let RunConfig { data, backend, .. } = &run.config;
     let text = format!(

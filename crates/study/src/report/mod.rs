@@ -8,9 +8,11 @@ use std::path::Path;
 use anyhow::Result;
 use data::Split;
 use serde::Serialize;
-use train::{RunFolder, State};
+use train::{State, write_whole};
 
-use crate::{Comparison, RunResult, StudyResults};
+use crate::Comparison;
+use crate::plan::Variant;
+use crate::results::{RunResult, StudyResults};
 
 /// Version of `results.json`; it grows when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -22,16 +24,16 @@ const SCHEMA: u32 = 1;
 pub fn write_report(folder: &Path) -> Result<Comparison> {
     let results = StudyResults::read(folder)?;
     let comparison = Comparison::of(&results);
-    let files = RunFolder::new(folder);
-    files.write("report.html", &html::page(&results, &comparison))?;
-    files.write("report.md", &markdown(&comparison))?;
-    files.write("results.csv", &csv(&results)?)?;
-    files.write("results.json", &json(&results, &comparison)?)?;
+    let write = |name: &str, text: &str| write_whole(&folder.join(name), text);
+    write("report.html", &html::page(&results, &comparison))?;
+    write("report.md", &markdown(&comparison))?;
+    write("results.csv", &csv(&results)?)?;
+    write("results.json", &json(&results, &comparison)?)?;
     Ok(comparison)
 }
 
 fn markdown(comparison: &Comparison) -> String {
-    let mut text = format!("# {}\n\n{}\n\n", comparison.study, comparison.description);
+    let mut text = format!("# {}\n\n{}\n\n", comparison.study.name, comparison.study.description);
     for sentence in comparison.sentences() {
         text += &format!("- {sentence}\n");
     }
@@ -39,9 +41,17 @@ fn markdown(comparison: &Comparison) -> String {
     for note in comparison.notes() {
         text += &format!("{note}\n\n");
     }
-    text += &format!("{}\n{}\n\n", comparison.measures().markdown(), Comparison::MEASURES);
+    for variant in &comparison.study.variants[1..] {
+        text += &format!("- {}: {}\n", variant.name, changes(variant));
+    }
+    text += &format!("\n{}\n{}\n\n", comparison.measures().markdown(), Comparison::MEASURES);
     text += "Losses are of the whole validation split after the last step, in nats per token; differences are paired by seed.\n";
     text
+}
+
+/// What a variant changes, in words.
+fn changes(variant: &Variant) -> String {
+    format!("{}, with d_ff = {}", variant.changes.join(", "), variant.d_ff)
 }
 
 /// One run as a row. Absent numbers are empty.
@@ -84,7 +94,7 @@ impl<'a> Record<'a> {
 }
 
 fn records(results: &StudyResults) -> Vec<Record<'_>> {
-    results.variants.iter().flat_map(|variant| &variant.runs).map(Record::of).collect()
+    results.runs.iter().flatten().map(Record::of).collect()
 }
 
 fn csv(results: &StudyResults) -> Result<String> {
@@ -116,10 +126,10 @@ struct Curve {
 /// Curves of all variants on a split, each cut into at most `n_bins` bins of steps. Within a bin a run counts by its mean.
 fn curves(results: &StudyResults, split: Split, n_bins: usize) -> Vec<Curve> {
     let steps = |run: &RunResult| run.config.train.steps as f64;
-    let last = results.variants.iter().flat_map(|v| &v.runs).map(steps).fold(1.0, f64::max);
-    let variants = results.variants.iter().map(|variant| {
+    let last = results.runs.iter().flatten().map(steps).fold(1.0, f64::max);
+    let variants = results.study.variants.iter().zip(&results.runs).map(|(variant, runs)| {
         let mut bins: Vec<Vec<(f64, f64)>> = vec![vec![]; n_bins];
-        for run in &variant.runs {
+        for run in runs {
             let mut own: Vec<(f64, f64, f64)> = vec![(0.0, 0.0, 0.0); n_bins];
             for (step, loss) in run.curve(split) {
                 let bin = &mut own[(((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1)];
