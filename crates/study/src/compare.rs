@@ -320,12 +320,7 @@ mod tests {
             floor: Some(0.1618),
             started: 0,
         };
-        RunResult {
-            state,
-            config: train::RunConfig { variant: variant.into(), seed, ..config },
-            meta,
-            metrics,
-        }
+        RunResult { state, config: train::RunConfig { variant: variant.into(), seed, ..config }, meta, metrics }
     }
 
     fn results(variants: &[(&str, &[(State, f64)])]) -> StudyResults {
