@@ -79,11 +79,11 @@ pub struct Study {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Runs of each variant, with seeds 0, 1, ...
-    #[arg(long, value_name = "N")]
-    pub seeds: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub seeds: Option<u32>,
     /// Training steps of each run
-    #[arg(long, value_name = "N")]
-    pub steps: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: Option<u32>,
     /// Where to compute: flex and ndarray are for the CPU, wgpu is for a GPU
     #[arg(long, default_value = "flex", value_parser = backend())]
     pub backend: Backend,

@@ -1,19 +1,19 @@
 //! `ablate`: the command line, the terminal and the processes of a study.
 
+mod borrowed;
 mod cli;
 mod processes;
 mod screen;
+mod stop;
 mod studies;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use data::DataError;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use study::{Override, Plan};
 use train::{BadFile, ConfigError, Display, Ending, Locked, Provenance, RunConfig, RunFolder, Sampling};
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match std::panic::catch_unwind(|| dispatch(command)) {
         Ok(Ok(code)) => ExitCode::from(code),
         Ok(Err(error)) => {
-            eprintln!("ablate: {error:#}");
+            warn(&format!("ablate: {error:#}"));
             ExitCode::from(exit_code(&error))
         }
         Err(_) => ExitCode::from(1),
@@ -50,8 +50,10 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Report(report) => {
             let named = report.out.join(&report.study);
             let folder = if named.is_dir() { named } else { report.study.into() };
-            let comparison = study::write_report(&folder)?;
-            print(&format!("{}\n{}\n", comparison.plain(), folder.join("report.html").display()))
+            let report = study::Report::read(&folder)?;
+            print(&format!("{}\n", report.comparison.plain()))?;
+            report.write(&folder)?;
+            print(&format!("Report: {}\n", folder.join("report.html").display()))
         }
         Command::List => print(&list()),
         Command::Show(args) => print(&plan(&args)?.to_string()),
@@ -77,6 +79,11 @@ fn print(text: &str) -> Result<u8> {
     }
 }
 
+/// Says something beside the results. There is nowhere to complain if that fails.
+fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 fn plan(args: &cli::Study) -> Result<Plan> {
     let mut overrides = vec![];
     for text in &args.set {
@@ -100,7 +107,7 @@ fn list() -> String {
 /// Trains one run; the parent reads its folder.
 fn work(worker: cli::Worker) -> Result<u8> {
     let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
-    let stop = stop_flag()?;
+    let stop = stop::of_worker(worker.dashboard)?;
     // A run whose study was killed must not train on unseen.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
@@ -120,16 +127,6 @@ fn work(worker: cli::Worker) -> Result<u8> {
         Ending::Diverged { .. } => 3,
         Ending::Stopped { .. } => 75,
     })
-}
-
-/// Becomes true on the first interrupt or termination signal; a second one ends the process at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 75, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
-    Ok(stop)
 }
 
 /// Whether standard output can show a dashboard.

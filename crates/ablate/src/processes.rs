@@ -10,11 +10,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use study::Plan;
-use train::{RunConfig, RunFolder, State};
+use study::{Plan, Report};
+use train::{ConfigError, RunConfig, RunFolder, State, lock};
 
+use crate::borrowed::Borrowed;
 use crate::screen::Screen;
-use crate::{can_draw, cli, print, stop_flag};
+use crate::{can_draw, cli, print, stop, warn};
 
 /// How a study came to its end.
 pub enum Outcome {
@@ -54,16 +55,18 @@ enum View {
     /// Our own screen over all runs.
     Screen(Box<Screen>),
     /// The dashboard of the only run at a time, drawn by its own process.
-    Dashboard,
+    Dashboard(Borrowed),
     /// Lines of all runs, each behind the name of its run.
     Plain,
 }
 
 /// Trains what is missing of a study and writes its report.
 pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
-    let stop = stop_flag()?;
+    let stop = stop::on_signal()?;
     let study_folder = args.out.join(&plan.study.name);
     fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
+    // One study in a folder at a time: it may move runs and it owns `study.json`.
+    let _lock = lock(&study_folder)?;
     let mut jobs = vec![];
     for config in plan.runs() {
         let folder = RunFolder::within(&study_folder, &config.variant, config.seed);
@@ -77,9 +80,10 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let at_once = args.jobs.map_or(cores, usize::from).min(waiting.len()).max(1);
     let threads = (cores / at_once).max(1);
+    check_memory(&jobs, at_once)?;
     let mut view = match (args.plain || !can_draw() || waiting.is_empty(), at_once) {
         (true, _) => View::Plain,
-        (false, 1) => View::Dashboard,
+        (false, 1) => View::Dashboard(Borrowed::new()),
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
     };
     if matches!(view, View::Plain) {
@@ -109,19 +113,44 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     })
 }
 
+/// Refuses what cannot fit, before it drives other programs out of memory.
+fn check_memory(jobs: &[Job], at_once: usize) -> Result<(), ConfigError> {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let there = system.total_memory() as f64;
+    for Job { config, .. } in jobs {
+        let least = config.model.least_training_bytes(config.vocab_size, config.train.batch_size) * at_once as f64;
+        if least > there {
+            let gib = |bytes: f64| bytes / f64::from(1 << 30);
+            return Err(ConfigError(format!(
+                "{}: {at_once} such runs at a time need more than {:.1} GiB of memory, and this machine has {:.1} GiB; lower \
+                 train.batch_size, the sizes of the model or --jobs",
+                config.variant,
+                gib(least),
+                gib(there)
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Whether the run is complete already. A run of another config that lies in its place is kept aside.
 fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result<bool> {
     let Some(status) = folder.status()? else { return Ok(false) };
     if folder.config().is_ok_and(|earlier| earlier == *config) {
         return Ok(matches!(status.state, State::Done | State::Diverged));
     }
-    let _lock = folder.lock()?;
+    let _lock = lock(&folder.path)?;
     let places = (1..).map(|n| study_folder.join(format!("replaced-{n}")).join(config.label()));
     let aside = places.into_iter().find(|path| !path.exists()).expect("some number is free");
     let parent = aside.parent().expect("a path in a folder");
     let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&folder.path, &aside));
     moved.with_context(|| format!("{}: cannot be moved to {}", folder.path.display(), aside.display()))?;
-    eprintln!("{} held a run of another configuration; it is now in {}", folder.path.display(), aside.display());
+    warn(&format!(
+        "{} held a run of another configuration, or a damaged one; it is now in {}",
+        folder.path.display(),
+        aside.display()
+    ));
     Ok(false)
 }
 
@@ -138,8 +167,10 @@ fn supervise(
     loop {
         while !asked && jobs.iter().filter(|job| job.is_running()).count() < at_once {
             let Some(next) = waiting.pop_front() else { break };
-            let worker = spawn(&jobs[next], threads, view)?;
-            jobs[next].progress = Progress::Running(worker);
+            jobs[next].progress = match spawn(&jobs[next], threads, view) {
+                Ok(worker) => Progress::Running(worker),
+                Err(error) => Progress::Failed(format!("{error:#}")),
+            };
         }
         if !jobs.iter().any(Job::is_running) {
             return Ok(());
@@ -177,13 +208,14 @@ impl Job {
         if let Some(lines) = worker.lines.take() {
             lines.join().expect("passing lines on does not panic");
         }
+        if let (None, View::Dashboard(terminal)) = (code.code(), view) {
+            terminal.take_back();
+        }
         let status = self.folder.status().ok().flatten();
         self.progress = match (code.code(), status) {
             (Some(0 | 3), _) => Progress::Ended,
             (Some(4), _) => Progress::Failed("another process is working in its folder".into()),
             (Some(75), _) => Progress::Stopped,
-            // burn's dashboard kills its process when it is told to stop at once.
-            (_, Some(status)) if status.state == State::Running && matches!(view, View::Dashboard) => Progress::Stopped,
             (_, status) => {
                 let message = status.and_then(|status| status.message);
                 let log = self.folder.path.join("log.txt");
@@ -221,7 +253,7 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.
     command.env("MIMALLOC_PURGE_DELAY", "-1");
     match view {
-        View::Dashboard => command.arg("--dashboard"),
+        View::Dashboard(_) => command.arg("--dashboard"),
         View::Plain => apart(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log)),
         View::Screen(_) => apart(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)),
     };
@@ -249,13 +281,16 @@ fn apart(command: &mut Command) -> &mut Command {
 /// The command as typed, but for the path of the program.
 fn command_line() -> String {
     let quoted = |arg: String| if arg.contains([' ', '"', '\'', '$']) { format!("'{arg}'") } else { arg };
-    std::iter::once("ablate".to_string()).chain(std::env::args().skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
+    std::iter::once("ablate".to_string())
+        .chain(std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned())))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Writes the report, and prints what was found and what failed; true when nothing but divergence was found.
 fn report(jobs: &[Job], study_folder: &Path) -> Result<bool> {
-    let comparison = study::write_report(study_folder)?;
-    let mut text = format!("\n{}\n", comparison.plain());
+    let report = Report::read(study_folder)?;
+    let mut text = format!("\n{}\n", report.comparison.plain());
     let without = jobs.iter().filter_map(|job| match &job.progress {
         Progress::Failed(why) => Some((job, why.as_str())),
         Progress::Stopped | Progress::Waiting => Some((job, "stopped on request")),
@@ -265,7 +300,8 @@ fn report(jobs: &[Job], study_folder: &Path) -> Result<bool> {
     if !lines.is_empty() {
         text += &format!("Without a result:\n{lines}\n");
     }
-    text += &format!("Report: {}\n", study_folder.join("report.html").display());
     print(&text)?;
-    Ok(comparison.all_diverged())
+    report.write(study_folder)?;
+    print(&format!("Report: {}\n", study_folder.join("report.html").display()))?;
+    Ok(report.comparison.all_diverged())
 }

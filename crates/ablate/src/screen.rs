@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -19,6 +20,7 @@ use study::Plan;
 use train::MetricLine;
 
 use crate::processes::{Job, Progress};
+use crate::stop::SCREEN;
 
 /// Time between two drawings.
 const EVERY: Duration = Duration::from_millis(250);
@@ -47,6 +49,7 @@ impl Screen {
     /// Takes over the terminal.
     pub fn open(plan: &Plan) -> Result<Self> {
         let terminal = ratatui::try_init().context("the terminal cannot be drawn on; try --plain")?;
+        SCREEN.store(true, Ordering::Relaxed);
         Ok(Screen {
             terminal,
             title: format!(" {} ", plan.study.name),
@@ -96,6 +99,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         ratatui::restore();
+        SCREEN.store(false, Ordering::Relaxed);
     }
 }
 

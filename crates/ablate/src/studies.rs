@@ -12,7 +12,7 @@ const FOLDER: &str = "experiments";
 pub fn all() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<(String, PathBuf)> = entries
-        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .filter(|path| path.is_file() && path.extension().is_some_and(|extension| extension == "toml"))
         .filter_map(|path| Some((path.file_stem()?.to_str()?.to_string(), path)))
         .collect();
     files.sort();

@@ -176,6 +176,71 @@ fn divergence_is_a_result() {
 }
 
 #[test]
+fn damaged_results_are_named() {
+    let place = Place::new();
+    place.ok(&["small"]);
+    let damage = |file: &str, text: &str, args: &[&str], part: &str| {
+        let path = place.path("runs/small").join(file);
+        let before = fs::read(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        place.fails(args, 5, part);
+        fs::write(&path, before).unwrap();
+    };
+    let report = ["report", "small"];
+    let run = "swiglu/seed-0";
+    damage("study.json", "{}", &report, "study.json: is damaged or of another version");
+    damage(&format!("{run}/status.json"), "done", &report, "status.json: is damaged");
+    damage(&format!("{run}/meta.json"), "", &report, "meta.json: is damaged");
+    damage(&format!("{run}/config.toml"), "seed = 1", &report, "config.toml: is damaged");
+    let metrics = fs::read_to_string(place.path("runs/small").join(run).join("metrics.jsonl")).unwrap();
+    let cut: String = metrics.lines().take(13).map(|line| format!("{line}\n")).collect();
+    damage(&format!("{run}/metrics.jsonl"), &cut, &report, "metrics.jsonl: ends before the evaluation of step 12");
+    let sample = ["sample", "runs/small/swiglu/seed-0"];
+    let config = fs::read_to_string(place.path("runs/small").join(run).join("config.toml")).unwrap();
+    let config = |from: &str, to: &str| config.replace(from, to);
+    damage(
+        &format!("{run}/config.toml"),
+        &config("n_heads = 2", "n_heads = 0"),
+        &sample,
+        "config.toml: model.n_heads = 0",
+    );
+    damage(
+        &format!("{run}/config.toml"),
+        &config("vocab_size = ", "vocab_size = 9"),
+        &sample,
+        "token ids where config.toml",
+    );
+    damage(&format!("{run}/tokenizer.json"), "{", &sample, "tokenizer.json: is damaged");
+    place.ok(&report);
+    place.ok(&sample);
+}
+
+#[test]
+fn a_run_that_dies_leaves_the_others_their_report() {
+    let place = Place::new();
+    // A file where the folder of a run should be.
+    fs::create_dir_all(place.path("runs/small/swiglu")).unwrap();
+    fs::write(place.path("runs/small/swiglu/seed-0"), "").unwrap();
+    let output = place.ablate(&["small"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Without a result:\nswiglu/seed-0") && text.contains("cannot be created"), "{text}");
+    assert!(text.contains("swiglu: 1 run not finished."), "{text}");
+    assert!(place.path("runs/small/report.html").is_file());
+}
+
+#[test]
+fn a_study_is_run_by_one_process_at_a_time() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("runs/small")).unwrap();
+    let lock = fs::File::create(place.path("runs/small/.lock")).unwrap();
+    lock.lock().unwrap();
+    place.fails(&["small"], 4, "runs/small: another process is working in this folder");
+    drop(lock);
+    place.ok(&["small", "--seeds", "1"]);
+}
+
+#[test]
 fn a_finished_run_writes_text() {
     let place = Place::new();
     place.ok(&["small", "--seeds", "1"]);
@@ -197,10 +262,13 @@ fn bad_input_gets_one_clear_sentence() {
     check("model.nrom=rmsnorm", 2, "--set: unknown key `model.nrom`; the nearest is `model.norm`");
     check("norm=rmsnorm", 2, "unknown key `norm`; the nearest is `model.norm`");
     check("model.norm=rmsnrm", 2, "unknown variant `rmsnrm`, expected one of `layernorm`, `rmsnorm`, `dyt`");
-    check("model.d_model=wide", 2, "model.d_model = \"wide\": invalid type: string \"wide\", expected usize");
-    check("model.d_model=-1", 2, "model.d_model = -1: invalid value: integer `-1`, expected usize");
+    check("model.d_model=wide", 2, "model.d_model = \"wide\": must be a whole number, as in model.d_model = 16");
+    check("model.d_model=-1", 2, "model.d_model = -1: must not be negative");
+    check("model.norm=[1]", 2, "model.norm = [1]: must be a string, as in model.norm = \"layernorm\"");
+    check("model=3", 2, "`model` is a section: write [model] and its keys");
+    check("model.n_layers=1048576", 2, "--set: model.n_layers = 1048576: must be between 1 and 1024");
     check("model.n_heads=3", 2, "model.d_model = 16 is not divisible by model.n_heads = 3");
-    check("train.lr=nan", 2, "train.lr = NaN: must be a positive number");
+    check("train.lr=nan", 2, "--set: train.lr = NaN: must be a positive number");
     check("train.steps=0", 2, "train.steps = 0: must be between 1 and");
     check("model.alpha_attn=0.5", 2, "`model.alpha_attn` has no effect: only model.norm = \"dyt\" uses it");
     check("model", 2, "--set model: must be KEY=VALUE");
@@ -217,7 +285,12 @@ fn bad_input_gets_one_clear_sentence() {
         fs::write(place.path(name), bytes).unwrap();
         check(&format!("data.corpus={name}"), 5, part);
     }
-    check("data.corpus=experiments", 5, "corpus `experiments`: cannot be read");
+    check("data.corpus=experiments", 5, "corpus `experiments` is not a regular file");
+    place.ablate(&["small", "--seeds", "0"]).assert().code(2);
+    place.ablate(&["small", "--steps", "18446744073709551615"]).assert().code(2);
+    let huge = ["small", "--set", "model.d_model=65536", "--set", "model.n_layers=1024"];
+    place.fails(&huge, 2, "of memory, and this machine has");
+    fs::remove_dir_all(place.path("runs")).unwrap();
     place.fails(&["smal"], 2, "there is no study `smal`; did you mean `small`?");
     check("model.ffn=swiglu", 2, "experiments/small.toml:17: variant `swiglu` is the same as `baseline`");
     place.fails(&["small", "--out", "text.txt/runs"], 6, "text.txt/runs/small: cannot be created");
@@ -243,6 +316,11 @@ fn a_bad_study_file_is_named_with_its_line() {
     check("a = \n", "bad.toml:1: ");
     check("[[variant]]\nmodel.norm = \"dyt\"\n", "bad.toml:1: this variant has no name");
     check("[variant]\nname = \"a\"\n", "bad.toml:1: a variant is a table that starts with [[variant]]");
+    check("[[variant]]\nname = 3\n", "bad.toml:1: the name of a variant must be a string");
+    check("[[variant]]\nname = \"study.json\"\n", "bad.toml:1: the name `study.json` is kept for files");
+    check("[train]\nlr = -1\n", "bad.toml:2: train.lr = -1: must be a positive number");
+    check("[train]\nbeta2 = 0.999999999\n", "bad.toml:2: train.beta2 = 0.999999999: must be at least 0 and below 1");
+    check("[modle]\n", "bad.toml:1: unknown key `modle`");
     check("[[variant]]\nname = \"a b\"\n", "bad.toml:1: the name `a b` must be letters");
     check("[[variant]]\nname = \"baseline\"\n", "bad.toml:1: a second variant named `baseline`");
     check("[[variant]]\nname = \"a\"\n", "bad.toml:1: variant `a` is the same as `baseline`");
@@ -257,6 +335,8 @@ fn a_bad_study_file_is_named_with_its_line() {
     let own = "[model]\nnorm = \"dyt\"\nalpha_attn = 0.5\n[[variant]]\nname = \"rmsnorm\"\nmodel.norm = \"rmsnorm\"\n";
     fs::write(place.path("good.toml"), own).unwrap();
     assert!(place.ok(&["show", "good.toml"]).contains("alpha_attn = 0.5"));
+    fs::write(place.path("good.toml"), "[model]\n# norm = \"dyt\"\n").unwrap();
+    place.ok(&["show", "good.toml"]);
     fs::write(place.path("bad.toml"), b"\xff").unwrap();
     place.fails(&["show", "bad.toml"], 2, "bad.toml: cannot be read");
 }

@@ -56,6 +56,9 @@ impl Corpus {
     /// A text file; its first 90% of characters are for training, as in nanoGPT.
     fn read(path: &str) -> Result<Self, DataError> {
         let corpus = || path.to_string();
+        if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(DataError::NotAFile { corpus: corpus() });
+        }
         let bytes = std::fs::read(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => DataError::Missing {
                 corpus: corpus(),

@@ -7,6 +7,8 @@ use thiserror::Error;
 pub enum DataError {
     #[error("corpus `{corpus}`: there is no such file; {hint}")]
     Missing { corpus: String, hint: String },
+    #[error("corpus `{corpus}` is not a regular file: a corpus is a UTF-8 text file")]
+    NotAFile { corpus: String },
     #[error("corpus `{corpus}`: cannot be read")]
     Unreadable { corpus: String, source: std::io::Error },
     #[error("corpus `{corpus}` is empty: a corpus is a UTF-8 text file")]

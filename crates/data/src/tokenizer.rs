@@ -64,9 +64,9 @@ impl Tokenizer {
         Ok(self.inner.to_string(true)?)
     }
 
-    /// Number of token ids.
+    /// Number of token ids: one more than the largest.
     pub fn vocab_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1)
     }
 
     /// Token ids of a text.
@@ -80,7 +80,7 @@ impl Tokenizer {
             let (piece, tail) = rest.split_at(rest.floor_char_boundary(PIECE.min(rest.len())));
             let encoded = self.inner.encode_fast(piece, false)?;
             // A character without a token is left out without a word, so the text must come back whole.
-            if self.decode(encoded.get_ids())? != piece {
+            if self.decode(encoded.get_ids()) != piece {
                 let unknown = piece.chars().find(|c| self.inner.token_to_id(&c.to_string()).is_none());
                 return Err(DataError::UnknownCharacter(unknown.unwrap_or(char::REPLACEMENT_CHARACTER)));
             }
@@ -90,10 +90,18 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text of token ids.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
-        Ok(self.inner.decode(ids, false)?)
+    /// The text of token ids. Bytes that are not UTF-8 become replacement characters, and only they.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let tokens = ids.iter().filter_map(|&id| self.inner.id_to_token(id));
+        let bytes: Vec<u8> =
+            tokens.flat_map(|token| byte(&token).map_or(token.into_bytes(), |byte| vec![byte])).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
+}
+
+/// The byte that a token such as `<0x0A>` stands for.
+fn byte(token: &str) -> Option<u8> {
+    u8::from_str_radix(token.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
 }
 
 #[cfg(test)]
@@ -105,7 +113,7 @@ mod tests {
         let tokenizer = Tokenizer::fit(TokenizerKind::Char, &["hello\n", "é w"]).unwrap();
         assert_eq!(tokenizer.vocab_size(), 8);
         assert_eq!(tokenizer.encode("\n ehlé").unwrap(), [0, 1, 2, 3, 4, 7]);
-        assert_eq!(tokenizer.decode(&[3, 2, 4, 4, 5]).unwrap(), "hello");
+        assert_eq!(tokenizer.decode(&[3, 2, 4, 4, 5]), "hello");
     }
 
     #[test]
@@ -113,7 +121,8 @@ mod tests {
         let tokenizer = Tokenizer::fit(TokenizerKind::Byte, &[]).unwrap();
         assert_eq!(tokenizer.vocab_size(), 256);
         assert_eq!(tokenizer.encode("aé\n").unwrap(), [97, 0xC3, 0xA9, 10]);
-        assert_eq!(tokenizer.decode(&[97, 0xC3, 0xA9, 10]).unwrap(), "aé\n");
+        assert_eq!(tokenizer.decode(&[97, 0xC3, 0xA9, 10]), "aé\n");
+        assert_eq!(tokenizer.decode(&[97, 0xC3, 98, 0xFF]), "a\u{fffd}b\u{fffd}");
     }
 
     #[test]
@@ -121,7 +130,7 @@ mod tests {
         let text = "ä€x".repeat(PIECE / 3);
         for kind in TokenizerKind::VARIANTS {
             let tokenizer = Tokenizer::fit(*kind, &[&text]).unwrap();
-            assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text, "{kind:?}");
+            assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()), text, "{kind:?}");
         }
     }
 

@@ -13,5 +13,5 @@ mod table;
 pub use compare::Comparison;
 pub use overrides::{Override, nearest};
 pub use plan::{Plan, Study, Variant, description};
-pub use report::write_report;
+pub use report::Report;
 pub use settings::Matching;

@@ -48,8 +48,8 @@ impl Override {
     }
 
     /// A number given by an option of its own, such as `--steps`.
-    pub fn from_option(option: &str, key: &str, value: usize) -> Self {
-        Override { key: key.into(), value: Value::Integer(value as i64), origin: option.into() }
+    pub fn from_option(option: &str, key: &str, value: u32) -> Self {
+        Override { key: key.into(), value: Value::Integer(value.into()), origin: option.into() }
     }
 
     fn error(&self, problem: impl std::fmt::Display) -> ConfigError {
@@ -79,32 +79,49 @@ impl Overlay {
     /// # Errors
     /// An unknown key, with the nearest valid one, or a value of the wrong type.
     pub(crate) fn apply(&mut self, change: &Override) -> Result<(), ConfigError> {
-        let keys = leaves(&self.table, "");
-        if !keys.contains(&change.key) {
-            let nearest = nearest(&change.key, &keys);
-            return Err(change.error(format!("unknown key `{}`; the nearest is `{nearest}`", change.key)));
-        }
-        let mut table = &mut self.table;
-        let mut parts: Vec<&str> = change.key.split('.').collect();
-        let last = parts.pop().expect("a key has a last part");
-        for part in parts {
-            table = table[part].as_table_mut().expect("a leaf lies in tables");
-        }
-        // Whole numbers are fine where the baseline has a fraction.
-        let value = match (&table[last], &change.value) {
-            (Value::Float(_), Value::Integer(whole)) => Value::Float(*whole as f64),
-            _ => change.value.clone(),
+        let key = change.key.as_str();
+        let Some(place) = find(&mut self.table, key) else {
+            let keys = leaves(&self.table, "");
+            return Err(change.error(format!("unknown key `{key}`; the nearest is `{}`", nearest(key, &keys))));
         };
-        let changes = table[last] != value;
-        table[last] = value;
+        let value = match (&*place, &change.value) {
+            // A section without a key changes nothing.
+            (Value::Table(_), Value::Table(inner)) if inner.is_empty() => return Ok(()),
+            (Value::Table(_), _) => {
+                return Err(change.error(format!("`{key}` is a section: write [{key}] and its keys")));
+            }
+            // Whole numbers are fine where the baseline has a fraction.
+            (Value::Float(_), Value::Integer(whole)) => Value::Float(*whole as f64),
+            (Value::Integer(_), Value::Integer(number)) if *number < 0 => {
+                return Err(change.error(format!("{key} = {number}: must not be negative")));
+            }
+            (old, new) if !old.same_type(new) => {
+                let wanted = match old {
+                    Value::Integer(_) => "a whole number",
+                    Value::Float(_) => "a number",
+                    Value::Boolean(_) => "true or false",
+                    _ => "a string",
+                };
+                return Err(change.error(format!("{key} = {}: must be {wanted}, as in {key} = {old}", short(new))));
+            }
+            (_, new) => new.clone(),
+        };
+        let changes = *place != value;
+        *place = value;
         if let Err(error) = Settings::deserialize(self.table.clone()) {
             let problem = error.message().replace('\n', " ");
-            return Err(change.error(format!("{} = {}: {problem}", change.key, change.value)));
+            return Err(change.error(format!("{key} = {}: {problem}", short(&change.value))));
         }
         if changes {
             self.applied.push(change.clone());
         }
         Ok(())
+    }
+
+    /// The same error behind the place where the key it names was last set, if it was set here.
+    pub(crate) fn blame(&self, error: &ConfigError) -> Option<ConfigError> {
+        let culprit = self.applied.iter().rev().find(|change| error.0.contains(&change.key))?;
+        Some(culprit.error(error))
     }
 
     /// As [`Overlay::apply`], for a variant, which may only change what it is compared by.
@@ -119,8 +136,8 @@ impl Overlay {
             return Err(change
                 .error("model.d_ff is chosen by match = \"params\"; to set it, write match = \"width\" at the top"));
         }
-        let in_table = ["model.", "data.", "train."].iter().any(|table| change.key.starts_with(table));
-        if !in_table && leaves(&self.table, "").contains(&change.key) {
+        let section = change.key.split('.').next().unwrap_or_default();
+        if self.table.get(section).is_some_and(|value| !value.is_table()) {
             return Err(change.error(format!("`{}` belongs to the study, not to a variant", change.key)));
         }
         self.apply(change)
@@ -199,6 +216,7 @@ impl Reader<'_> {
         for (key, value) in table.iter() {
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("name", DeValue::String(text)) => name = Some(text.to_string()),
+                ("name", _) => return Err(ConfigError(format!("{origin}: the name of a variant must be a string"))),
                 (key_text, _) => self.flatten(key_text, key.span().start, value, &mut overrides),
             }
         }
@@ -215,8 +233,25 @@ fn plain(value: &Spanned<DeValue>) -> Value {
     Value::deserialize(deserializer).unwrap_or_else(|error| Value::String(error.message().into()))
 }
 
+/// A value as it is quoted in an error.
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
 fn line_of(text: &str, offset: usize) -> usize {
     text[..offset.min(text.len())].matches('\n').count() + 1
+}
+
+/// The value under a dotted key.
+fn find<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => find(table.get_mut(section)?.as_table_mut()?, rest),
+        None => table.get_mut(key),
+    }
 }
 
 /// Dotted keys of everything that is not a table.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use data::Dataset;
 use model::{Budget, ModelConfig};
 use serde::{Deserialize, Serialize};
-use train::{Backend, ConfigError, RunConfig, write_whole};
+use train::{Backend, BadFile, ConfigError, RunConfig, write_whole};
 
 use crate::Override;
 use crate::compare::grouped;
@@ -15,6 +15,9 @@ use crate::table::Table;
 
 /// Largest difference in parameters to the reference that a matched study accepts.
 const TOLERANCE: f64 = 0.01;
+
+/// Largest number of runs of a variant.
+const MOST_SEEDS: usize = 10_000;
 
 /// A study with every number final.
 pub struct Plan {
@@ -76,9 +79,10 @@ impl Plan {
         }
         let settings = base.settings()?;
         check_name(name, file)?;
-        check_name(&settings.reference, file)?;
-        if !(1..=10_000).contains(&settings.seeds) {
-            return Err(ConfigError(format!("{file}: seeds = {}: must be between 1 and 10000", settings.seeds)).into());
+        check_variant_name(&settings.reference, file)?;
+        if !(1..=MOST_SEEDS).contains(&settings.seeds) {
+            let error = ConfigError(format!("seeds = {}: must be between 1 and {MOST_SEEDS}", settings.seeds));
+            return Err(base.blame(&error).unwrap_or(error).into());
         }
         let data = Dataset::load(&settings.data, settings.model.seq_len)?;
         let run = |variant: &str, settings: &Settings| RunConfig {
@@ -92,7 +96,8 @@ impl Plan {
             data: settings.data.clone(),
             train: settings.train.clone(),
         };
-        let reference = PlannedVariant::new(run(&settings.reference, &settings))?;
+        let reference = PlannedVariant::new(run(&settings.reference, &settings))
+            .map_err(|error| base.blame(&error).unwrap_or(error))?;
         let mut study = Study {
             name: name.into(),
             description: settings.description.clone(),
@@ -102,7 +107,7 @@ impl Plan {
         };
         let mut variants = vec![reference];
         for text in variant_texts {
-            check_name(&text.name, &text.origin)?;
+            check_variant_name(&text.name, &text.origin)?;
             if study.variants.iter().any(|variant| variant.name == text.name) {
                 return Err(ConfigError(format!("{}: a second variant named `{}`", text.origin, text.name)).into());
             }
@@ -119,7 +124,9 @@ impl Plan {
             if settings.matching == Matching::Params {
                 match_params(&mut config, &variants[0], &text.origin)?;
             }
-            let variant = PlannedVariant::new(config)?;
+            let variant = PlannedVariant::new(config).map_err(|error| {
+                overlay.blame(&error).unwrap_or_else(|| ConfigError(format!("{}: {error}", text.origin)))
+            })?;
             let changes = text.overrides.iter().map(|change| format!("{} = {}", change.key, change.value)).collect();
             study.variants.push(variant.description(changes));
             variants.push(variant);
@@ -138,8 +145,25 @@ impl Plan {
 
 impl Study {
     /// Its file in a folder of results.
-    pub(crate) fn path(folder: &Path) -> PathBuf {
+    fn path(folder: &Path) -> PathBuf {
         folder.join("study.json")
+    }
+
+    /// Reads what [`Study::write`] wrote.
+    ///
+    /// # Errors
+    /// A folder that is not a study's, or a damaged file.
+    pub(crate) fn read(folder: &Path) -> Result<Self, BadFile> {
+        let path = Study::path(folder);
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            BadFile::new(&path, format!("cannot be read, so this is not a study's folder: {error}"))
+        })?;
+        let study: Study = serde_json::from_str(&text)
+            .map_err(|error| BadFile::new(&path, format!("is damaged or of another version: {error}")))?;
+        if study.variants.is_empty() || study.seeds > MOST_SEEDS {
+            return Err(BadFile::new(&path, "is damaged: it names no variant, or too many seeds"));
+        }
+        Ok(study)
     }
 
     /// Writes what a report needs beside the run folders.
@@ -153,7 +177,7 @@ impl Study {
 
 impl PlannedVariant {
     fn new(config: RunConfig) -> Result<Self, ConfigError> {
-        config.validate().map_err(|error| ConfigError(format!("variant `{}`: {error}", config.variant)))?;
+        config.validate()?;
         let budget = config.model.budget(config.vocab_size);
         Ok(PlannedVariant { config, budget })
     }
@@ -193,7 +217,17 @@ fn match_params(config: &mut RunConfig, reference: &PlannedVariant, origin: &str
     Ok(())
 }
 
-/// Variant names become folder names.
+/// Names of variants lie beside the files of a study.
+fn check_variant_name(name: &str, origin: &str) -> Result<(), ConfigError> {
+    if name.contains('.') || name.starts_with("replaced-") {
+        return Err(ConfigError(format!(
+            "{origin}: the name `{name}` is kept for files: use no `.` and no `replaced-`"
+        )));
+    }
+    check_name(name, origin)
+}
+
+/// Names of studies and variants become folder names.
 fn check_name(name: &str, origin: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || name.len() > 100 || !name.chars().all(plain) {
@@ -209,7 +243,8 @@ fn check_name(name: &str, origin: &str) -> Result<(), ConfigError> {
 /// # Errors
 /// A file that cannot be read or is not TOML.
 pub fn description(file: &Path) -> anyhow::Result<String> {
-    let table: toml::Table = toml::from_str(&std::fs::read_to_string(file)?)?;
+    let table: Result<toml::Table, _> = toml::from_str(&std::fs::read_to_string(file)?);
+    let table = table.map_err(|error| ConfigError(error.message().replace('\n', " ")))?;
     Ok(table.get("description").and_then(|text| text.as_str()).unwrap_or_default().to_string())
 }
 

@@ -30,12 +30,7 @@ impl StudyResults {
     /// # Errors
     /// A folder that is not a study's, or a damaged file.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
-        let path = Study::path(folder);
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            BadFile::new(&path, format!("cannot be read, so this is not a study's folder: {error}"))
-        })?;
-        let study: Study = serde_json::from_str(&text)
-            .map_err(|error| BadFile::new(&path, format!("is damaged or of another version: {error}")))?;
+        let study = Study::read(folder)?;
         let mut runs = vec![];
         for variant in &study.variants {
             let mut started = vec![];
@@ -56,12 +51,14 @@ impl RunResult {
         if status.state != State::Done && !(is_there("meta.json") && is_there("metrics.jsonl")) {
             return Ok(None);
         }
-        Ok(Some(RunResult {
-            state: status.state,
-            config: folder.config()?,
-            meta: folder.meta()?,
-            metrics: folder.metrics()?,
-        }))
+        let (config, meta, metrics) = (folder.config()?, folder.meta()?, folder.metrics()?);
+        let steps = config.train.steps;
+        let is_whole = metrics.last().is_some_and(|line| line.step == steps && line.split == Split::Valid);
+        if status.state == State::Done && !is_whole {
+            let problem = format!("ends before the evaluation of step {steps}, though the run is done");
+            return Err(BadFile::new(&folder.metrics_path(), problem).into());
+        }
+        Ok(Some(RunResult { state: status.state, config, meta, metrics }))
     }
 
     fn of(&self, split: Split) -> impl Iterator<Item = &MetricLine> {

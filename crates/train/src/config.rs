@@ -75,13 +75,17 @@ impl RunConfig {
 
 impl TrainConfig {
     fn validate(&self) -> Result<(), String> {
-        for (key, value) in [("steps", self.steps), ("batch_size", self.batch_size), ("eval_every", self.eval_every)] {
-            if !(1..=1 << 32).contains(&value) {
-                return Err(format!("train.{key} = {value}: must be between 1 and {}", 1u64 << 32));
+        for (key, value, most) in [
+            ("steps", self.steps, 1_000_000_000),
+            ("batch_size", self.batch_size, 1 << 16),
+            ("eval_every", self.eval_every, 1_000_000_000),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(format!("train.{key} = {value}: must be between 1 and {most}"));
             }
         }
         for (key, value) in [("lr", self.lr), ("grad_clip", self.grad_clip)] {
-            if !(value.is_finite() && value > 0.0) {
+            if !((value as f32).is_finite() && value as f32 > 0.0) {
                 return Err(format!("train.{key} = {value}: must be a positive number"));
             }
         }
@@ -89,7 +93,7 @@ impl TrainConfig {
             return Err(format!("train.min_lr_factor = {}: must be between 0 and 1", self.min_lr_factor));
         }
         for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
-            if !(0.0..1.0).contains(&beta) {
+            if !(0.0..1.0).contains(&(beta as f32)) {
                 return Err(format!("train.{key} = {beta}: must be at least 0 and below 1"));
             }
         }
@@ -159,7 +163,7 @@ pub(crate) mod tests {
         check(|c| c.train.lr = f64::NAN, "train.lr = NaN: must be a positive number");
         check(|c| c.train.lr = -1.0, "train.lr = -1: must be a positive number");
         check(|c| c.train.min_lr_factor = 1.5, "train.min_lr_factor = 1.5: must be between 0 and 1");
-        check(|c| c.train.steps = 0, "train.steps = 0: must be between 1 and 4294967296");
+        check(|c| c.train.steps = 0, "train.steps = 0: must be between 1 and 1000000000");
         check(|c| c.train.beta2 = 1.0, "train.beta2 = 1: must be at least 0 and below 1");
         check(|c| c.train.weight_decay = f64::INFINITY, "train.weight_decay = inf: must be 0 or a positive number");
         check(|c| c.model.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");

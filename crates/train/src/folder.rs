@@ -27,6 +27,20 @@ pub fn write_whole(path: &Path, text: &str) -> Result<()> {
     write().with_context(|| format!("{}: cannot be written", path.display()))
 }
 
+/// Takes a folder of a run or a study for this process until the file is dropped.
+///
+/// # Errors
+/// [`Locked`] when another process holds it.
+pub fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join(".lock");
+    let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Locked(folder.into()).into()),
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("{}: cannot be locked", path.display())),
+    }
+}
+
 /// A run's folder. `study` reads it, `train` writes it.
 pub struct RunFolder {
     pub path: PathBuf,
@@ -151,22 +165,6 @@ impl RunFolder {
         self.path.join("checkpoints/final/model.safetensors")
     }
 
-    /// Takes the folder for this process until the file is dropped.
-    ///
-    /// # Errors
-    /// [`Locked`] when another process holds it.
-    pub fn lock(&self) -> Result<File> {
-        let path = self.path.join("run.lock");
-        let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(Locked(self.path.clone()).into()),
-            Err(TryLockError::Error(error)) => {
-                Err(error).with_context(|| format!("{}: cannot be locked", path.display()))
-            }
-        }
-    }
-
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
         write_whole(&self.path.join(name), text)
     }
@@ -217,7 +215,7 @@ impl RunFolder {
         let mut lines = vec![];
         let mut reader = BufReader::new(file);
         let mut text = String::new();
-        while reader.read_line(&mut text).with_context(|| format!("{}: cannot be read", path.display()))? > 0 {
+        while reader.read_line(&mut text).map_err(|error| damaged(&path, &error))? > 0 {
             if text.ends_with('\n') {
                 lines.push(serde_json::from_str(&text).map_err(|error| damaged(&path, &error))?);
             }

@@ -14,7 +14,7 @@ mod schedule;
 
 pub use backend::Backend;
 pub use config::{RunConfig, TrainConfig};
-pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, write_whole};
+pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, lock, write_whole};
 pub use metrics::duration;
 pub use run::{Display, Ending, Provenance, run};
 pub use sample::{Sampling, sample};

@@ -19,6 +19,7 @@ use burn::train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
 use data::{Batch, DataError, Dataset};
 
 use crate::fit::StepLoop;
+use crate::folder::lock;
 use crate::learner::{LanguageModel, adamw};
 use crate::metrics::Gauge;
 use crate::plain::PlainRenderer;
@@ -55,6 +56,9 @@ pub struct Provenance {
     pub command: String,
 }
 
+/// What burn's dashboard panics with when it is told to stop at once.
+const KILLED: &str = "Killing training from user input.";
+
 /// Trains `config` in `folder` and keeps the weights of its last step. It ends early once `stop` is true.
 ///
 /// # Errors
@@ -69,13 +73,16 @@ pub fn run(
     config.validate()?;
     fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     let folder = RunFolder::new(folder);
-    let _lock = folder.lock()?;
+    let _lock = lock(&folder.path)?;
     folder.write("config.toml", &toml::to_string(config)?)?;
     folder.set_status(State::Running, 0, None)?;
-    let result = catch_unwind(AssertUnwindSafe(|| train(config, &folder, provenance, display, stop)));
-    let result = result.unwrap_or_else(|panic| {
+    let caught = catch_unwind(AssertUnwindSafe(|| train(config, &folder, provenance, display, stop)));
+    let result = caught.unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        Err(anyhow::anyhow!("internal error: {}", message.unwrap_or("a panic without a message")))
+        match message.unwrap_or("a panic without a message") {
+            KILLED => Ok(Ending::Stopped { step: 0 }),
+            message => Err(anyhow::anyhow!("internal error: {message}")),
+        }
     });
     match &result {
         Ok(Ending::Done) => folder.set_status(State::Done, config.train.steps, None)?,
@@ -172,7 +179,7 @@ fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     let path = folder.weights_path();
     let parent = path.parent().expect("a file in a folder");
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
-    let mut store = SafetensorsStore::from_file(&path).metadata("format", "pt").overwrite(true);
+    let mut store = SafetensorsStore::from_file(&path).clear_metadata().metadata("format", "pt").overwrite(true);
     let saved = model.decoder.save_into(&mut store).map_err(|error| std::io::Error::other(error.to_string()));
     let synced = saved.and_then(|()| fs::File::open(&path)?.sync_all());
     synced.with_context(|| format!("{}: cannot be written", path.display()))

@@ -17,19 +17,34 @@ use crate::results::{RunResult, StudyResults};
 /// Version of `results.json`; it grows when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
-/// Reads the study in `folder`, writes its four files there and returns the comparison.
-///
-/// # Errors
-/// A folder that is not a study's, damaged files, or a folder that cannot be written.
-pub fn write_report(folder: &Path) -> Result<Comparison> {
-    let results = StudyResults::read(folder)?;
-    let comparison = Comparison::of(&results);
-    let write = |name: &str, text: &str| write_whole(&folder.join(name), text);
-    write("report.html", &html::page(&results, &comparison))?;
-    write("report.md", &markdown(&comparison))?;
-    write("results.csv", &csv(&results)?)?;
-    write("results.json", &json(&results, &comparison)?)?;
-    Ok(comparison)
+/// A study's results and what follows from them.
+pub struct Report {
+    results: StudyResults,
+    pub comparison: Comparison,
+}
+
+impl Report {
+    /// Reads the study in `folder`.
+    ///
+    /// # Errors
+    /// A folder that is not a study's, or damaged files.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let results = StudyResults::read(folder)?;
+        let comparison = Comparison::of(&results);
+        Ok(Report { results, comparison })
+    }
+
+    /// Writes the four files into `folder`.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let write = |name: &str, text: &str| write_whole(&folder.join(name), text);
+        write("report.html", &html::page(&self.results, &self.comparison))?;
+        write("report.md", &markdown(&self.comparison))?;
+        write("results.csv", &csv(&self.results)?)?;
+        write("results.json", &json(&self.results, &self.comparison)?)
+    }
 }
 
 fn markdown(comparison: &Comparison) -> String {
