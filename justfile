@@ -8,6 +8,11 @@ ablate *args:
 ci:
     bash .ci/run
 
+# Compare exported models with Hugging Face transformers, which this installs from the Python package index
+interop:
+    python3 -m pip install torch transformers
+    cargo test --package ablate --test interop
+
 # The tests
 test:
     cargo test --workspace

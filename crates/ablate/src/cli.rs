@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use strum::VariantArray;
 use train::Backend;
@@ -60,6 +60,12 @@ pub enum Command {
     Show(Study),
     /// Print text that a finished run's model writes
     Sample(Sample),
+    /// Probe every norm and feed-forward for the rules of a language model, and print who keeps and who breaks them
+    Check,
+    /// Write a finished run as a folder that Hugging Face transformers loads
+    Export(Export),
+    /// Read a Llama or GPT-2 folder of Hugging Face transformers as a finished run, for `sample` and `export`
+    Import(Import),
     /// Print completions for a shell
     Completions {
         /// The shell to complete for
@@ -129,6 +135,33 @@ pub struct Sample {
     /// Seed of the choice
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// Folder of a finished run, as in `runs/rmsnorm-swiglu/rmsnorm-swiglu/seed-0`
+    pub run: PathBuf,
+    /// Format to write
+    #[arg(long, value_enum)]
+    pub to: Format,
+    /// Folder to write [default: the folder `hf` in that of the run]
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Format {
+    /// config.json, model.safetensors, tokenizer.json for Hugging Face transformers
+    Hf,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Folder with config.json, model.safetensors and tokenizer.json
+    pub folder: PathBuf,
+    /// Folder of the run to write
+    #[arg(long)]
+    pub out: PathBuf,
 }
 
 /// One run of a study, in a process of its own.

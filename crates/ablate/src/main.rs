@@ -14,8 +14,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use data::DataError;
+use model::{Contract, Finding, Rule};
+use strum::VariantArray;
 use study::{Override, Plan};
-use train::{BadFile, ConfigError, Display, Ending, Locked, Provenance, RunConfig, RunFolder, Sampling};
+use train::{Backend, BadFile, ConfigError, Display, Ending, Locked, Provenance, RunConfig, RunFolder, Sampling};
 
 use cli::{Cli, Command};
 use processes::Outcome;
@@ -62,6 +64,21 @@ fn dispatch(command: Command) -> Result<u8> {
                 Sampling { prompt: args.prompt, n_tokens: args.tokens, temperature: args.temperature, seed: args.seed };
             print(&(train::sample(&RunFolder::new(args.run), &sampling)? + "\n"))
         }
+        Command::Check => check(),
+        Command::Export(args) => {
+            let out = args.out.unwrap_or_else(|| args.run.join("hf"));
+            match args.to {
+                cli::Format::Hf => train::hf::export(&RunFolder::new(args.run), &out)?,
+            }
+            print(&format!("{}\n", out.display()))
+        }
+        Command::Import(args) => {
+            let imported = train::hf::import(&args.folder)?;
+            let name = args.out.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+            let config = study::imported(&name, imported.model.clone(), imported.vocab_size, Backend::Flex);
+            imported.write(&RunFolder::new(&args.out), &config)?;
+            print(&format!("{}\n", args.out.display()))
+        }
         Command::Completions { shell } => {
             let mut script = vec![];
             clap_complete::generate(shell, &mut Cli::command(), "ablate", &mut script);
@@ -102,6 +119,47 @@ fn list() -> String {
         format!("{name:<width$}  {description}\n")
     };
     studies.iter().map(line).collect()
+}
+
+/// Prints the contract table; 1 if a part does not behave as it should.
+fn check() -> Result<u8> {
+    let built_in = Backend::VARIANTS.iter().filter(|backend| backend.is_cpu() && backend.require().is_ok());
+    let devices = built_in.map(|backend| backend.device()).collect::<Result<Vec<_>, _>>()?;
+    let contracts = model::contracts(&devices);
+    let width = contracts.iter().map(|contract| contract.part.len()).max().unwrap_or(0);
+    let cell = |finding: &Finding| match (finding.holds, finding.is_as_expected()) {
+        (None, _) => "-",
+        (Some(true), true) => "yes",
+        (Some(false), true) => "no*",
+        (Some(true), false) => "YES!",
+        (Some(false), false) => "NO!",
+    };
+    let mut text = format!("{:width$}", "part");
+    for rule in Rule::VARIANTS {
+        text += &format!("  {}", <&str>::from(rule));
+    }
+    text += "\n";
+    let mut surprises = vec![];
+    for Contract { part, findings } in &contracts {
+        text += &format!("{part:width$}");
+        for finding in findings {
+            let name = <&str>::from(finding.rule);
+            text += &format!("  {:>1$}", cell(finding), name.len());
+            if !finding.is_as_expected() {
+                surprises.push(format!("{part}: {name} should be {}\n", if finding.expected { "yes" } else { "no" }));
+            }
+        }
+        text += "\n";
+    }
+    text += "\n* as it must be. BatchNorm mixes the tokens of a batch, later ones too, and evaluates by other statistics than it \
+             trains by;\n  InstanceNorm and the pooled GroupNorm mix positions; the L2 norm has its epsilon outside the \
+             root. Shift- and scale-free\n  are properties, neither good nor bad: RMSNorm is not shift-free, LayerNorm is.\n";
+    text += &match surprises.as_slice() {
+        [] => "Everything is as it must be.\n".to_string(),
+        surprises => surprises.concat(),
+    };
+    print(&text)?;
+    Ok(u8::from(!surprises.is_empty()))
 }
 
 /// Trains one run; the parent reads its folder.

@@ -21,6 +21,7 @@ seq_len = 16
 d_model = 16
 n_layers = 1
 n_heads = 2
+n_kv_heads = 2
 d_ff = 24
 [data]
 corpus = "text.txt"
@@ -118,7 +119,14 @@ fn a_study_trains_compares_and_is_not_trained_twice() {
 fn the_same_config_gives_the_same_bits_with_any_number_of_threads() {
     let place = Place::new();
     // Wide enough for products that are shared between threads.
-    let wide = ["model.d_model=128", "model.n_heads=4", "model.d_ff=512", "model.seq_len=64", "model.dropout=0.1"];
+    let wide = [
+        "model.d_model=128",
+        "model.n_heads=4",
+        "model.n_kv_heads=4",
+        "model.d_ff=512",
+        "model.seq_len=64",
+        "model.dropout=0.1",
+    ];
     let mut args = vec!["small", "--steps", "3", "--set", "train.batch_size=12"];
     args.extend(wide.iter().flat_map(|set| ["--set", set]));
     place.ok(&args);
@@ -261,7 +269,7 @@ fn bad_input_gets_one_clear_sentence() {
     let check = |set: &str, code, part: &str| place.fails(&["small", "--set", set], code, part);
     check("model.nrom=rmsnorm", 2, "--set: unknown key `model.nrom`; the nearest is `model.norm`");
     check("norm=rmsnorm", 2, "unknown key `norm`; the nearest is `model.norm`");
-    check("model.norm=rmsnrm", 2, "unknown variant `rmsnrm`, expected one of `layernorm`, `rmsnorm`, `dyt`");
+    check("model.norm=rmsnrm", 2, "unknown variant `rmsnrm`, expected one of `layernorm`, `rmsnorm`, `dyt`, ");
     check("model.d_model=wide", 2, "model.d_model = \"wide\": must be a whole number, as in model.d_model = 16");
     check("model.d_model=-1", 2, "model.d_model = -1: must not be negative");
     check("model.norm=[1]", 2, "model.norm = [1]: must be a string, as in model.norm = \"layernorm\"");
@@ -292,7 +300,7 @@ fn bad_input_gets_one_clear_sentence() {
     place.fails(&huge, 2, "of memory, and this machine has");
     fs::remove_dir_all(place.path("runs")).unwrap();
     place.fails(&["smal"], 2, "there is no study `smal`; did you mean `small`?");
-    check("model.ffn=swiglu", 2, "experiments/small.toml:17: variant `swiglu` is the same as `baseline`");
+    check("model.ffn=swiglu", 2, "experiments/small.toml:18: variant `swiglu` is the same as `baseline`");
     place.fails(&["small", "--out", "text.txt/runs"], 6, "text.txt/runs/small: cannot be created");
     place.fails(&["report", "small"], 5, "cannot be read, so this is not a study's folder");
     assert!(!place.path("runs").exists(), "nothing is written before everything is checked");

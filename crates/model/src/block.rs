@@ -4,14 +4,16 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use strum::VariantArray;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::attention::{Attention, Context};
+use crate::norm::Site;
 use crate::{FeedForward, ModelConfig, Norm};
 
 /// Where a block applies its norms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum NormPlacement {
     /// x + f(norm(x)); a final norm follows the last block. GPT-2.
     Pre,
@@ -34,9 +36,9 @@ pub struct Block {
 impl Block {
     pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
         Block {
-            attn_norm: config.norm.init(config.d_model, config.alpha_attn, device),
+            attn_norm: config.norm.init(config, Site::Attention, device),
             attn: Attention::new(config, device),
-            ffn_norm: config.norm.init(config.d_model, config.alpha_ffn, device),
+            ffn_norm: config.norm.init(config, Site::FeedForward, device),
             ffn: FeedForward::new(config, device),
             dropout: DropoutConfig::new(config.dropout).init(),
             placement: config.norm_placement,

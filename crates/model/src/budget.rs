@@ -2,32 +2,64 @@
 
 use crate::{ModelConfig, NormPlacement, Position};
 
+/// One count for each part of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Token embedding, position table and embedding scale.
+    pub embedding: usize,
+    pub attention: usize,
+    pub ffn: usize,
+    pub norm: usize,
+    /// The output matrix; its parameters are the embedding's.
+    pub head: usize,
+}
+
+impl Parts {
+    pub fn total(&self) -> usize {
+        self.embedding + self.attention + self.ffn + self.norm + self.head
+    }
+}
+
 /// The size of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// All trained numbers; the tied head is counted once.
-    pub n_params: usize,
-    /// Trained numbers of all feed-forwards.
-    pub n_ffn_params: usize,
+    /// Trained numbers.
+    pub params: Parts,
     /// Floating-point operations per token of one training step: forward, and twice that for backward. Matrix products
     /// and the full `seq_len x seq_len` attention are counted at two operations per multiply-add, pointwise work is not
     /// (the convention of PaLM, appendix B).
-    pub flops_per_token: usize,
+    pub flops: Parts,
 }
 
 impl ModelConfig {
     /// The size of this model with `vocab_size` tokens.
     pub fn budget(&self, vocab_size: usize) -> Budget {
-        let d = self.d_model;
-        let n_norms = 2 * self.n_layers + usize::from(self.norm_placement == NormPlacement::Pre);
-        let embedding = vocab_size * d;
+        let (d, layers) = (self.d_model, self.n_layers);
+        let d_kv = self.n_kv_heads * self.head_dim();
+        let n_norms = 2 * layers + usize::from(self.norm_placement == NormPlacement::Pre);
         let positions = if self.position == Position::Learned { self.seq_len * d } else { 0 };
-        let attention = self.n_layers * 4 * d * d;
-        let n_ffn_params = self.n_layers * self.ffn.n_matrices() * d * self.d_ff;
-        let scale = usize::from(self.embedding_scale);
-        let n_params = embedding + positions + scale + attention + n_ffn_params + n_norms * self.norm.n_params(d);
-        let multiply_adds = attention + n_ffn_params + embedding + self.n_layers * 2 * self.seq_len * d;
-        Budget { n_params, n_ffn_params, flops_per_token: 3 * 2 * multiply_adds }
+        let attention_matrices = 2 * d * d + 2 * d * d_kv;
+        let attention_biases = if self.bias { 2 * d + 2 * d_kv } else { 0 };
+        let qk_norms = if self.qk_norm { 2 * self.head_dim() } else { 0 };
+        let ffn_matrices = self.ffn.n_matrices() * d * self.d_ff;
+        let ffn_biases = if self.bias { (self.ffn.n_matrices() - 1) * self.d_ff + d } else { 0 };
+        let training = |multiply_adds: usize| 3 * 2 * multiply_adds;
+        Budget {
+            params: Parts {
+                embedding: vocab_size * d + positions + usize::from(self.embedding_scale),
+                attention: layers * (attention_matrices + attention_biases + qk_norms),
+                ffn: layers * (ffn_matrices + ffn_biases),
+                norm: n_norms * self.norm.n_params(d),
+                head: 0,
+            },
+            flops: Parts {
+                embedding: 0,
+                attention: training(layers * (attention_matrices + 2 * self.seq_len * d)),
+                ffn: training(layers * ffn_matrices),
+                norm: 0,
+                head: training(vocab_size * d),
+            },
+        }
     }
 }
 
@@ -38,7 +70,8 @@ impl ModelConfig {
         let tokens = (batch_size * self.seq_len) as f64;
         let attention = (self.n_heads * self.seq_len) as f64;
         let per_token = self.n_layers as f64 * ((4 * self.d_model + self.d_ff) as f64 + attention);
-        let numbers = 4.0 * self.budget(vocab_size).n_params as f64 + tokens * (per_token + 2.0 * vocab_size as f64);
+        let numbers =
+            4.0 * self.budget(vocab_size).params.total() as f64 + tokens * (per_token + 2.0 * vocab_size as f64);
         4.0 * numbers
     }
 }
@@ -46,8 +79,8 @@ impl ModelConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Ffn;
     use crate::config::tests::{combinations, tiny};
+    use crate::{Ffn, NormKind};
     use burn::module::Module;
     use burn::tensor::Device;
 
@@ -55,7 +88,10 @@ mod tests {
     fn the_count_is_the_module_s_own() {
         for config in combinations() {
             let model = config.init(11, 0, &Device::flex());
-            assert_eq!(config.budget(11).n_params, model.num_params(), "{config:?}");
+            // burn counts running statistics as parameters.
+            let n_norms = 2 * config.n_layers + usize::from(config.norm_placement == NormPlacement::Pre);
+            let running = if config.norm == NormKind::BatchNorm { n_norms * 2 * config.d_model } else { 0 };
+            assert_eq!(config.budget(11).params.total(), model.num_params() - running, "{config:?}");
         }
     }
 
@@ -63,16 +99,46 @@ mod tests {
     fn nanogpt_s_cpu_model_has_its_published_size() {
         // nanoGPT prints 0.80M parameters for 4 layers, 4 heads, width 128 and 65 characters without biases; it leaves
         // the position table out of the count and its norms have no bias.
-        let config = ModelConfig { seq_len: 64, d_model: 128, n_layers: 4, n_heads: 4, d_ff: 512, ..tiny() };
+        let sizes =
+            ModelConfig { seq_len: 64, d_model: 128, n_layers: 4, n_heads: 4, n_kv_heads: 4, d_ff: 512, ..tiny() };
         let norm_biases = 9 * 128;
-        assert_eq!(config.budget(65).n_params - norm_biases - 64 * 128, 795_904);
+        assert_eq!(sizes.budget(65).params.total() - norm_biases - 64 * 128, 795_904);
     }
 
     #[test]
     fn flops_of_one_layer_by_hand() {
         let config = ModelConfig { n_layers: 1, d_ff: 10, ffn: Ffn::SwiGlu, ..tiny() };
-        // q, k, v, o; three feed-forward matrices; the head; scores and mixing over 8 positions.
-        let multiply_adds = 4 * 16 * 16 + 3 * 16 * 10 + 11 * 16 + 2 * 8 * 16;
-        assert_eq!(config.budget(11).flops_per_token, 6 * multiply_adds);
+        // q, k, v, o, and scores and mixing over 8 positions; three feed-forward matrices; the head.
+        let expected = Parts {
+            embedding: 0,
+            attention: 6 * (4 * 16 * 16 + 2 * 8 * 16),
+            ffn: 6 * 3 * 16 * 10,
+            norm: 0,
+            head: 6 * 11 * 16,
+        };
+        assert_eq!(config.budget(11).flops, expected);
+    }
+
+    #[test]
+    fn rounding_up_to_256_breaks_equal_budgets() {
+        // The rule of several trainers for a gated feed-forward: two thirds of 4 d_model, rounded up to a multiple of 256.
+        let excess = |d_model: usize| {
+            let plain = ModelConfig { d_model, d_ff: 4 * d_model, ..tiny() };
+            let rounded = (8 * d_model / 3).div_ceil(256) * 256;
+            let gated = ModelConfig { d_model, d_ff: rounded, ffn: Ffn::SwiGlu, ..tiny() };
+            gated.budget(11).params.ffn as f64 / plain.budget(11).params.ffn as f64 - 1.0
+        };
+        for (d_model, expected) in
+            [(64, 0.5), (128, 0.5), (256, 0.125), (512, 0.125), (320, 0.2), (192, 0.0), (384, 0.0), (768, 0.0)]
+        {
+            assert!((excess(d_model) - expected).abs() < 1e-12, "{d_model}: {}", excess(d_model));
+        }
+    }
+
+    #[test]
+    fn four_key_value_heads_for_sixteen_save_three_eighths_of_the_projections() {
+        let config = |n_kv_heads| ModelConfig { d_model: 64, n_heads: 16, n_kv_heads, ..tiny() };
+        let params = |n_kv_heads| config(n_kv_heads).budget(11).params.attention as f64;
+        assert_eq!(params(4) / params(16), 1.0 - 0.375);
     }
 }

@@ -17,6 +17,8 @@ pub struct ModelConfig {
     pub n_layers: usize,
     /// Attention heads; each is `d_model / n_heads` wide.
     pub n_heads: usize,
+    /// Heads of keys and values; each serves `n_heads / n_kv_heads` query heads.
+    pub n_kv_heads: usize,
     /// Hidden width of the feed-forward.
     pub d_ff: usize,
     /// The function at every norm site.
@@ -27,6 +29,14 @@ pub struct ModelConfig {
     pub ffn: Ffn,
     /// How attention learns the order of tokens.
     pub position: Position,
+    /// Base of the rotation frequencies of RoPE.
+    pub rope_theta: f64,
+    /// Whether the matrices of attention and feed-forward have biases.
+    pub bias: bool,
+    /// RMSNorm over each head's queries and keys.
+    pub qk_norm: bool,
+    /// Groups of a token's features, for the norms that have them.
+    pub norm_groups: usize,
     /// Probability that an element is dropped, after the embedding, in the attention weights and on both branches.
     pub dropout: f64,
     /// DyT only: initial alpha of the norms in front of (or behind) attention.
@@ -51,6 +61,8 @@ impl ModelConfig {
             ("d_model", self.d_model, 1 << 16),
             ("n_layers", self.n_layers, 1 << 10),
             ("n_heads", self.n_heads, 1 << 16),
+            ("n_kv_heads", self.n_kv_heads, 1 << 16),
+            ("norm_groups", self.norm_groups, 1 << 16),
             ("d_ff", self.d_ff, 1 << 18),
         ] {
             if !(1..=most).contains(&value) {
@@ -63,6 +75,18 @@ impl ModelConfig {
                 self.d_model, self.n_heads
             ));
         }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return Err(format!(
+                "model.n_heads = {} is not divisible by model.n_kv_heads = {}",
+                self.n_heads, self.n_kv_heads
+            ));
+        }
+        if self.norm.has_groups() && !self.d_model.is_multiple_of(self.norm_groups) {
+            return Err(format!(
+                "model.d_model = {} is not divisible by model.norm_groups = {}",
+                self.d_model, self.norm_groups
+            ));
+        }
         if self.position == Position::Rope && !self.head_dim().is_multiple_of(2) {
             return Err(format!(
                 "model.position = \"rope\" rotates pairs, so d_model / n_heads must be even: it is {}",
@@ -72,9 +96,12 @@ impl ModelConfig {
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(format!("model.dropout = {}: must be at least 0 and below 1", self.dropout));
         }
-        for (key, alpha) in
-            [("alpha_attn", self.alpha_attn), ("alpha_ffn", self.alpha_ffn), ("alpha_final", self.alpha_final)]
-        {
+        for (key, alpha) in [
+            ("alpha_attn", self.alpha_attn),
+            ("alpha_ffn", self.alpha_ffn),
+            ("alpha_final", self.alpha_final),
+            ("rope_theta", self.rope_theta),
+        ] {
             if !((alpha as f32).is_finite() && alpha as f32 > 0.0) {
                 return Err(format!("model.{key} = {alpha}: must be a positive number"));
             }
@@ -84,11 +111,18 @@ impl ModelConfig {
 
     /// Keys that these choices leave without effect, each with the choice that would use it.
     pub fn unused_keys(&self) -> Vec<(&'static str, &'static str)> {
-        match (self.norm, self.norm_placement) {
+        let mut unused = match (self.norm, self.norm_placement) {
             (NormKind::Dyt, NormPlacement::Pre) => vec![],
             (NormKind::Dyt, NormPlacement::Post) => vec![("alpha_final", "norm_placement = \"pre\"")],
             _ => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
+        };
+        if !self.norm.has_groups() {
+            unused.push(("norm_groups", "norm = \"groupnorm\""));
         }
+        if self.position != Position::Rope {
+            unused.push(("rope_theta", "position = \"rope\""));
+        }
+        unused
     }
 
     /// Width of one attention head.
@@ -113,11 +147,16 @@ pub(crate) mod tests {
             d_model: 16,
             n_layers: 2,
             n_heads: 2,
+            n_kv_heads: 2,
             d_ff: 24,
             norm: NormKind::LayerNorm,
             norm_placement: NormPlacement::Pre,
             ffn: Ffn::Gelu,
             position: Position::Learned,
+            rope_theta: 10_000.0,
+            bias: false,
+            qk_norm: false,
+            norm_groups: 4,
             dropout: 0.0,
             alpha_attn: 1.0,
             alpha_ffn: 1.0,
@@ -126,18 +165,32 @@ pub(crate) mod tests {
         }
     }
 
-    /// Every combination of norm, placement, feed-forward, position and embedding scale.
+    /// Every norm at every placement, every feed-forward, every position, and the switches of attention, with all that
+    /// interact combined.
     pub(crate) fn combinations() -> Vec<ModelConfig> {
         use strum::VariantArray;
         let mut all = vec![];
         for &norm in NormKind::VARIANTS {
             for &norm_placement in NormPlacement::VARIANTS {
-                for &ffn in Ffn::VARIANTS {
+                for &ffn in [Ffn::Gelu, Ffn::SwiGlu].iter() {
                     for &position in Position::VARIANTS {
-                        for embedding_scale in [false, true] {
-                            all.push(ModelConfig { norm, norm_placement, ffn, position, embedding_scale, ..tiny() });
-                        }
+                        all.push(ModelConfig { norm, norm_placement, ffn, position, ..tiny() });
                     }
+                }
+                for embedding_scale in [false, true] {
+                    all.push(ModelConfig { norm, norm_placement, embedding_scale, bias: true, ..tiny() });
+                }
+            }
+        }
+        for &ffn in Ffn::VARIANTS {
+            for bias in [false, true] {
+                all.push(ModelConfig { ffn, bias, ..tiny() });
+            }
+        }
+        for &position in Position::VARIANTS {
+            for n_kv_heads in [1, 2, 4] {
+                for qk_norm in [false, true] {
+                    all.push(ModelConfig { position, n_heads: 4, n_kv_heads, qk_norm, ..tiny() });
                 }
             }
         }
@@ -154,6 +207,14 @@ pub(crate) mod tests {
     fn wrong_choices_are_named() {
         tiny().validate().unwrap();
         check(|c| c.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");
+        check(|c| c.n_kv_heads = 3, "model.n_heads = 2 is not divisible by model.n_kv_heads = 3");
+        check(
+            |c| {
+                c.norm = NormKind::GroupNorm;
+                c.norm_groups = 3;
+            },
+            "model.d_model = 16 is not divisible by model.norm_groups = 3",
+        );
         check(|c| c.n_layers = 0, "model.n_layers = 0: must be between 1 and 1024");
         check(|c| c.dropout = 1.0, "model.dropout = 1: must be at least 0 and below 1");
         check(|c| c.dropout = f64::NAN, "model.dropout = NaN: must be at least 0 and below 1");
@@ -161,6 +222,7 @@ pub(crate) mod tests {
         check(
             |c| {
                 c.n_heads = 16;
+                c.n_kv_heads = 16;
                 c.position = Position::Rope;
             },
             "model.position = \"rope\" rotates pairs, so d_model / n_heads must be even: it is 1",

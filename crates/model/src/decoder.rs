@@ -6,6 +6,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor};
 
 use crate::attention::Context;
+use crate::norm::Site;
 use crate::position::Rope;
 use crate::{Block, ModelConfig, Norm, NormPlacement, Position};
 
@@ -18,7 +19,9 @@ pub struct Decoder {
     blocks: Vec<Block>,
     final_norm: Option<Norm>,
     dropout: Dropout,
-    rope_head_dim: Option<usize>,
+    /// Theta and width of a head, where positions are rotated.
+    #[module(skip)]
+    rope: Option<(f64, usize)>,
 }
 
 impl Decoder {
@@ -32,9 +35,9 @@ impl Decoder {
             embedding_scale: config.embedding_scale.then(|| scale.init([1], device)),
             blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
             final_norm: (config.norm_placement == NormPlacement::Pre)
-                .then(|| config.norm.init(config.d_model, config.alpha_final, device)),
+                .then(|| config.norm.init(config, Site::Final, device)),
             dropout: DropoutConfig::new(config.dropout).init(),
-            rope_head_dim: (config.position == Position::Rope).then(|| config.head_dim()),
+            rope: (config.position == Position::Rope).then(|| (config.rope_theta, config.head_dim())),
         }
     }
 
@@ -50,7 +53,7 @@ impl Decoder {
             x = x + positions.forward(Tensor::arange(0..seq as i64, &device).unsqueeze());
         }
         x = self.dropout.forward(x);
-        let rope = self.rope_head_dim.map(|head_dim| Rope::new(seq, head_dim, &device));
+        let rope = self.rope.map(|(theta, head_dim)| Rope::new(seq, head_dim, theta, &device));
         let context = Context::new(seq, rope, &device);
         for block in &self.blocks {
             x = block.forward(x, &context);
@@ -75,8 +78,8 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Ffn;
     use crate::config::tests::{combinations, tiny};
+    use crate::{Ffn, NormKind};
     use burn::module::{ModuleMapper, ModuleVisitor};
     use burn::tensor::{Gradients, TensorData};
     use serde_json::Value;
@@ -106,11 +109,14 @@ mod tests {
             self.path.pop();
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let name = self.path.join(".");
+            // Running statistics are visited like parameters, but nothing trains them.
             let found = match self.grads {
-                None => values(param.val()),
+                Some(_) if name.contains("running_") => return,
                 Some(grads) => values(param.val().grad(grads).expect("every parameter has a gradient")),
+                None => values(param.val()),
             };
-            self.found.insert(self.path.join("."), found);
+            self.found.insert(name, found);
         }
     }
 
@@ -141,6 +147,10 @@ mod tests {
     fn a_later_token_changes_no_earlier_logit() {
         let device = Device::flex();
         for config in combinations() {
+            // Statistics that pool positions look ahead: `contract` shows that they do.
+            if matches!(config.norm, NormKind::InstanceNorm | NormKind::WrongGroupNormPooled) {
+                continue;
+            }
             let decoder = config.init(11, 3, &device);
             let row: Vec<i32> = (0..8).map(|i| i * 3 % 11).collect();
             for changed in 1..8 {
@@ -158,7 +168,7 @@ mod tests {
     #[test]
     fn swapping_a_part_moves_no_other_weight() {
         let device = Device::flex();
-        let (a, b) = (tiny(), ModelConfig { norm: crate::NormKind::RmsNorm, ffn: Ffn::SwiGlu, ..tiny() });
+        let (a, b) = (tiny(), ModelConfig { norm: NormKind::RmsNorm, ffn: Ffn::SwiGlu, ..tiny() });
         let (a, b) = (weights(&a.init(11, 0, &device)), weights(&b.init(11, 0, &device)));
         let shared: Vec<&String> = a.keys().filter(|name| b.contains_key(*name)).collect();
         assert_eq!(shared.len(), 2 + 2 * 6);
@@ -218,11 +228,12 @@ mod tests {
         }
     }
 
-    /// Largest difference relative to the largest expected magnitude.
+    /// Largest difference relative to the largest expected magnitude, or to 0.01 where that is less: the gradient of a bias
+    /// of keys, for one, vanishes on paper.
     fn error(got: &[f32], expected: &Value) -> f64 {
         let expected: Vec<f64> = expected.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect();
         assert_eq!(got.len(), expected.len());
-        let largest = expected.iter().fold(1e-6, |largest: f64, x| largest.max(x.abs()));
+        let largest = expected.iter().fold(1e-2, |largest: f64, x| largest.max(x.abs()));
         got.iter().zip(&expected).map(|(got, x)| (f64::from(*got) - x).abs()).fold(0.0, f64::max) / largest
     }
 
@@ -231,18 +242,10 @@ mod tests {
         let device = Device::flex().autodiff();
         let cases: Vec<Value> = serde_json::from_str(include_str!("../tests/fixtures/decoder.json")).unwrap();
         for case in cases {
-            let choice = |key: &str| case["model"][key].clone();
-            let config = ModelConfig {
-                seq_len: 6,
-                d_model: 8,
-                norm: serde_json::from_value(choice("norm")).unwrap(),
-                norm_placement: serde_json::from_value(choice("norm_placement")).unwrap(),
-                ffn: serde_json::from_value(choice("ffn")).unwrap(),
-                position: serde_json::from_value(choice("position")).unwrap(),
-                embedding_scale: choice("embedding_scale").as_bool().unwrap(),
-                d_ff: choice("d_ff").as_u64().unwrap() as usize,
-                ..tiny()
-            };
+            let mut config =
+                serde_json::to_value(ModelConfig { seq_len: 6, d_model: 8, n_heads: 4, ..tiny() }).unwrap();
+            config.as_object_mut().unwrap().extend(case["model"].as_object().unwrap().clone());
+            let config: ModelConfig = serde_json::from_value(config).unwrap();
             let decoder = Decoder::new(&config, 11, &device).map(&mut Formula { path: vec![] });
             let rows: Vec<Vec<i32>> = serde_json::from_value(case["tokens"].clone()).unwrap();
             let (inputs, targets) = (|r: &Vec<i32>| r[..6].to_vec(), |r: &Vec<i32>| r[1..].to_vec());

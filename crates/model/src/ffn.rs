@@ -2,32 +2,62 @@
 
 use burn::module::Module;
 use burn::nn::Linear;
-use burn::tensor::activation::{gelu, relu, silu};
+use burn::tensor::activation::{elu, gelu, gelu_approximate, leaky_relu, relu, selu, sigmoid, silu};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use strum::VariantArray;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::ModelConfig;
 use crate::projection::{project, projection};
 
 /// The activation of the feed-forward. A gated one multiplies the activated gate with a second projection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Ffn {
     /// max(0, x).
     Relu,
+    /// max(0, x)^2. So et al., 2021.
+    Relu2,
+    /// x where positive, 0.01 x elsewhere. Maas, Hannun and Ng, 2013.
+    LeakyRelu,
+    /// x where positive, exp(x) - 1 elsewhere. Clevert, Unterthiner and Hochreiter, 2016.
+    Elu,
+    /// ELU scaled so that activations keep mean 0 and variance 1. Klambauer et al., 2017.
+    Selu,
     /// x * Phi(x), the exact (erf) form. Hendrycks and Gimpel, 2016.
     Gelu,
-    /// silu(gate) * up. Shazeer, 2020.
+    /// GELU by tanh, at most 0.00047 off: GPT-2's.
+    GeluTanh,
+    /// x * sigmoid(1.702 x), at most 0.0203 off GELU.
+    GeluSigmoid,
+    /// x * sigmoid(x), also called Swish. Elfwing et al., 2017; Ramachandran et al., 2017.
+    Silu,
+    /// sigmoid(gate) * up. Dauphin et al., 2017.
+    Glu,
+    /// gate * up. Shazeer, 2020, for this and the next three.
+    Bilinear,
+    /// relu(gate) * up.
+    #[serde(rename = "reglu")]
+    #[strum(serialize = "reglu")]
+    ReGlu,
+    /// gelu(gate) * up.
+    #[serde(rename = "geglu")]
+    #[strum(serialize = "geglu")]
+    GeGlu,
+    /// silu(gate) * up.
+    #[serde(rename = "swiglu")]
+    #[strum(serialize = "swiglu")]
     SwiGlu,
 }
 
 impl Ffn {
     /// Whether a third matrix, the gate, is needed.
     pub fn is_gated(self) -> bool {
+        use Ffn::*;
         match self {
-            Ffn::Relu | Ffn::Gelu => false,
-            Ffn::SwiGlu => true,
+            Relu | Relu2 | LeakyRelu | Elu | Selu | Gelu | GeluTanh | GeluSigmoid | Silu => false,
+            Glu | Bilinear | ReGlu | GeGlu | SwiGlu => true,
         }
     }
 
@@ -36,12 +66,36 @@ impl Ffn {
         if self.is_gated() { 3 } else { 2 }
     }
 
-    /// The pointwise function; a gated feed-forward applies it to the gate.
-    fn activate(self, x: Tensor<3>) -> Tensor<3> {
+    /// Its name in Hugging Face `transformers`; of a gated one, that of the gate's activation.
+    pub fn transformers_name(self) -> Option<&'static str> {
         match self {
-            Ffn::Relu => relu(x),
-            Ffn::Gelu => gelu(x),
-            Ffn::SwiGlu => silu(x),
+            Ffn::Relu | Ffn::ReGlu => Some("relu"),
+            Ffn::Relu2 => Some("relu2"),
+            Ffn::LeakyRelu => Some("leaky_relu"),
+            Ffn::Gelu | Ffn::GeGlu => Some("gelu"),
+            Ffn::GeluTanh => Some("gelu_new"),
+            Ffn::GeluSigmoid => Some("quick_gelu"),
+            Ffn::Silu | Ffn::SwiGlu => Some("silu"),
+            Ffn::Glu => Some("sigmoid"),
+            Ffn::Bilinear => Some("linear"),
+            Ffn::Elu | Ffn::Selu => None,
+        }
+    }
+
+    /// The pointwise function; a gated feed-forward applies it to the gate.
+    pub fn activate<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Ffn::Relu | Ffn::ReGlu => relu(x),
+            Ffn::Relu2 => relu(x).square(),
+            Ffn::LeakyRelu => leaky_relu(x, 0.01),
+            Ffn::Elu => elu(x, 1.0),
+            Ffn::Selu => selu(x),
+            Ffn::Gelu | Ffn::GeGlu => gelu(x),
+            Ffn::GeluTanh => gelu_approximate(x),
+            Ffn::GeluSigmoid => x.clone() * sigmoid(x * 1.702),
+            Ffn::Silu | Ffn::SwiGlu => silu(x),
+            Ffn::Glu => sigmoid(x),
+            Ffn::Bilinear => x,
         }
     }
 }
@@ -58,11 +112,11 @@ pub struct FeedForward {
 
 impl FeedForward {
     pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
-        let (d_model, d_ff) = (config.d_model, config.d_ff);
+        let (d_model, d_ff, bias) = (config.d_model, config.d_ff, config.bias);
         FeedForward {
-            gate: config.ffn.is_gated().then(|| projection(d_model, d_ff, device)),
-            up: projection(d_model, d_ff, device),
-            down: projection(d_ff, d_model, device),
+            gate: config.ffn.is_gated().then(|| projection(d_model, d_ff, bias, device)),
+            up: projection(d_model, d_ff, bias, device),
+            down: projection(d_ff, d_model, bias, device),
             ffn: config.ffn,
         }
     }

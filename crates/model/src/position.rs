@@ -12,10 +12,9 @@ pub enum Position {
     Learned,
     /// Rotary: queries and keys are rotated by their position. Su et al., 2021.
     Rope,
+    /// Nowhere: only the causal mask tells positions apart.
+    None,
 }
-
-/// Base of the rotation frequencies.
-const ROPE_THETA: f64 = 10_000.0;
 
 /// The rotations of positions `0..seq`, in half-split order: dimension i turns with dimension i + head_dim / 2.
 pub(crate) struct Rope {
@@ -24,13 +23,13 @@ pub(crate) struct Rope {
 }
 
 impl Rope {
-    pub(crate) fn new(seq: usize, head_dim: usize, device: &Device) -> Self {
+    pub(crate) fn new(seq: usize, head_dim: usize, theta: f64, device: &Device) -> Self {
         let half = head_dim / 2;
         let table = |f: fn(f64) -> f64| {
             let values: Vec<f32> = (0..seq * head_dim)
                 .map(|index| {
                     let (position, i) = (index / head_dim, index % head_dim % half);
-                    let frequency = ROPE_THETA.powf(-((2 * i) as f64) / head_dim as f64);
+                    let frequency = theta.powf(-((2 * i) as f64) / head_dim as f64);
                     f(position as f64 * frequency) as f32
                 })
                 .collect();

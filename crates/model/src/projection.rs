@@ -3,9 +3,9 @@
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-/// A bias-free matrix `[d_input, d_output]`; `init` gives it its numbers.
-pub(crate) fn projection(d_input: usize, d_output: usize, device: &Device) -> Linear {
-    LinearConfig::new(d_input, d_output).with_bias(false).with_initializer(Initializer::Zeros).init(device)
+/// A matrix `[d_input, d_output]` of zeros, to be drawn by `init`, and if asked for a bias of zeros.
+pub(crate) fn projection(d_input: usize, d_output: usize, bias: bool, device: &Device) -> Linear {
+    LinearConfig::new(d_input, d_output).with_bias(bias).with_initializer(Initializer::Zeros).init(device)
 }
 
 /// `[batch, seq, d_input]` to `[batch, seq, d_output]`.

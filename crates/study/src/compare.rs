@@ -111,9 +111,10 @@ impl Comparison {
 
     /// Budgets, results and differences: what decides.
     pub(crate) fn table(&self) -> Table {
+        let unmatched = self.study.matching == Matching::Width;
         let mut table = Table::new(&[
             "variant",
-            "params",
+            if unmatched { "params (unmatched)" } else { "params" },
             "FLOPs/token",
             "valid loss",
             "perplexity",

@@ -14,4 +14,4 @@ pub use compare::Comparison;
 pub use overrides::{Override, nearest};
 pub use plan::{Plan, Study, Variant, description};
 pub use report::Report;
-pub use settings::Matching;
+pub use settings::{Matching, imported};

@@ -132,9 +132,10 @@ impl Overlay {
                 change.key
             )));
         }
-        if change.key == "model.d_ff" && self.table["match"].as_str() == Some("params") {
-            return Err(change
-                .error("model.d_ff is chosen by match = \"params\"; to set it, write match = \"width\" at the top"));
+        let matching = self.table["match"].as_str().unwrap_or_default();
+        if change.key == "model.d_ff" && matching != "width" {
+            let free = "to set it, write match = \"width\" at the top";
+            return Err(change.error(format!("model.d_ff is chosen by match = \"{matching}\"; {free}")));
         }
         let section = change.key.split('.').next().unwrap_or_default();
         if self.table.get(section).is_some_and(|value| !value.is_table()) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use data::Dataset;
-use model::{Budget, ModelConfig};
+use model::{Budget, ModelConfig, Parts};
 use serde::{Deserialize, Serialize};
 use train::{Backend, BadFile, ConfigError, RunConfig, write_whole};
 
@@ -121,8 +121,9 @@ impl Plan {
                 return Err(ConfigError(format!("{same}: it changes nothing that is not so already")).into());
             }
             let mut config = run(&text.name, &variant_settings);
-            if settings.matching == Matching::Params {
-                match_params(&mut config, &variants[0], &text.origin)?;
+            // Sizes that make no model are for `PlannedVariant::new` to report.
+            if config.model.validate().is_ok() {
+                match_width(&mut config, &variants[0], settings.matching, &text.origin)?;
             }
             let variant = PlannedVariant::new(config).map_err(|error| {
                 overlay.blame(&error).unwrap_or_else(|| ConfigError(format!("{}: {error}", text.origin)))
@@ -187,33 +188,46 @@ impl PlannedVariant {
     }
 }
 
-/// Gives a variant the feed-forward width whose parameters come nearest to the reference's. A swapped norm leaves the width
-/// alone, so that pairs of runs share their weights; only where the models would still differ by more than the tolerance,
-/// as without a position table, does the width make up for the rest.
-fn match_params(config: &mut RunConfig, reference: &PlannedVariant, origin: &str) -> Result<(), ConfigError> {
+/// Gives a variant the feed-forward width whose parameters, or operations, come nearest to the reference's. A swapped norm
+/// leaves the width alone, so that pairs of runs share their weights; only where the models would still differ by more than
+/// the tolerance, as without a position table, does the width make up for the rest.
+fn match_width(
+    config: &mut RunConfig,
+    reference: &PlannedVariant,
+    matching: Matching,
+    origin: &str,
+) -> Result<(), ConfigError> {
     let (vocab_size, model) = (config.vocab_size, &mut config.model);
-    // Wrong sizes are for `validate` to report.
-    let per_width = (model.n_layers * model.ffn.n_matrices() * model.d_model).max(1) as f64;
-    let wanted = reference.budget.n_params as f64;
-    let ratio = |model: &ModelConfig| model.budget(vocab_size).n_params as f64 / wanted;
-    let width = |n_params: f64| (n_params / per_width).round().max(1.0) as usize;
-    model.d_ff = width(reference.budget.n_ffn_params as f64);
-    if (ratio(model) - 1.0).abs() > TOLERANCE {
-        let budget = model.budget(vocab_size);
-        let others = (budget.n_params - budget.n_ffn_params) as f64;
-        model.d_ff = width(wanted - others);
+    let (name, parts): (_, fn(Budget) -> Parts) = match matching {
+        Matching::Params => ("parameters", |budget| budget.params),
+        Matching::Flops => ("FLOPs per token", |budget| budget.flops),
+        Matching::Width => return Ok(()),
+    };
+    let at = |model: &ModelConfig, d_ff: usize| parts(ModelConfig { d_ff, ..model.clone() }.budget(vocab_size));
+    let wanted = parts(reference.budget);
+    // Both counts grow with d_ff along a line.
+    let slope = (at(model, 2).ffn - at(model, 1).ffn).max(1) as f64;
+    let width = |count: fn(&Parts) -> usize| {
+        let rest = count(&at(model, 1)) as f64 - slope;
+        ((count(&wanted) as f64 - rest) / slope).round().max(1.0) as usize
+    };
+    let off = |d_ff: usize| at(model, d_ff).total() as f64 / wanted.total() as f64 - 1.0;
+    let mut d_ff = width(|parts| parts.ffn);
+    if off(d_ff).abs() > TOLERANCE {
+        d_ff = width(Parts::total);
     }
-    if (ratio(model) - 1.0).abs() > TOLERANCE {
+    if off(d_ff).abs() > TOLERANCE {
         return Err(ConfigError(format!(
-            "{origin}: variant `{}` has {} parameters, {:+.1}% against {} of `{}`, and d_ff cannot make up for it; write \
+            "{origin}: variant `{}` has {} {name}, {:+.1}% against {} of `{}`, and d_ff cannot make up for it; write \
              match = \"width\" at the top to compare unequal budgets",
             config.variant,
-            grouped(model.budget(vocab_size).n_params),
-            100.0 * (ratio(model) - 1.0),
-            grouped(reference.budget.n_params),
+            grouped(at(model, d_ff).total()),
+            100.0 * off(d_ff),
+            grouped(wanted.total()),
             reference.config.variant
         )));
     }
+    model.d_ff = d_ff;
     Ok(())
 }
 
@@ -266,20 +280,43 @@ impl std::fmt::Display for Plan {
         let reference = self.variants[0].budget;
         let mut table =
             Table::new(&["variant", "d_ff", "params", "against reference", "FLOPs/token", "against reference"]);
-        for variant in &self.variants {
-            let Budget { n_params, flops_per_token, .. } = variant.budget;
-            let against =
-                |own: usize, reference: usize| format!("{:+.2}%", 100.0 * (own as f64 / reference as f64 - 1.0));
+        let mut parts = Table::new(&[
+            "variant",
+            "embedding",
+            "attention",
+            "feed-forward",
+            "norms",
+            "MFLOPs: attention",
+            "feed-forward",
+            "head",
+        ]);
+        for PlannedVariant { config, budget: Budget { params, flops } } in &self.variants {
+            let against = |own: &Parts, reference: &Parts| {
+                format!("{:+.2}%", 100.0 * (own.total() as f64 / reference.total() as f64 - 1.0))
+            };
             table.rows.push(vec![
-                variant.config.variant.clone(),
-                variant.config.model.d_ff.to_string(),
-                grouped(n_params),
-                against(n_params, reference.n_params),
-                grouped(flops_per_token),
-                against(flops_per_token, reference.flops_per_token),
+                config.variant.clone(),
+                config.model.d_ff.to_string(),
+                grouped(params.total()),
+                against(params, &reference.params),
+                grouped(flops.total()),
+                against(flops, &reference.flops),
+            ]);
+            let mega = |flops: usize| format!("{:.3}", flops as f64 / 1e6);
+            parts.rows.push(vec![
+                config.variant.clone(),
+                grouped(params.embedding),
+                grouped(params.attention),
+                grouped(params.ffn),
+                grouped(params.norm),
+                mega(flops.attention),
+                mega(flops.ffn),
+                mega(flops.head),
             ]);
         }
         writeln!(f, "{}", table.plain())?;
+        writeln!(f, "parameters and FLOPs per token by part; the head's parameters are the embedding's:\n")?;
+        writeln!(f, "{}", parts.plain())?;
         if self.study.matching == Matching::Width {
             writeln!(f, "Budgets are unmatched (match = \"width\").\n")?;
         }
@@ -328,14 +365,23 @@ pub(crate) mod tests {
         // Two thirds of 4 d_model are a whole number for multiples of 96.
         let exact = plan(&format!("[model]\nd_model = 96\nd_ff = 384\n{text}")).unwrap();
         assert_eq!(exact.variants[1].config.model.d_ff, 256);
-        assert_eq!(exact.variants[1].budget.n_params, exact.variants[0].budget.n_params);
+        assert_eq!(exact.variants[1].budget.params.total(), exact.variants[0].budget.params.total());
+    }
+
+    #[test]
+    fn budgets_can_be_matched_by_operations() {
+        let text = "match = \"flops\"\n[model]\nbias = true\n[[variant]]\nname = \"a\"\nmodel.ffn = \"swiglu\"\n";
+        let plan = plan(text).unwrap();
+        let flops = |i: usize| plan.variants[i].budget.flops.ffn as f64;
+        assert_eq!(plan.variants[1].config.model.d_ff, 341);
+        assert!((flops(1) / flops(0) - 1.0).abs() < 0.002);
     }
 
     #[test]
     fn a_missing_position_table_is_made_up_for() {
         let text = "[model]\nseq_len = 512\n[[variant]]\nname = \"rope\"\nmodel.position = \"rope\"\n";
         let plan = plan(text).unwrap();
-        let ratio = plan.variants[1].budget.n_params as f64 / plan.variants[0].budget.n_params as f64;
+        let ratio = plan.variants[1].budget.params.total() as f64 / plan.variants[0].budget.params.total() as f64;
         assert!((ratio - 1.0).abs() < 0.001, "{ratio}");
     }
 

@@ -3,7 +3,7 @@
 use data::DataConfig;
 use model::ModelConfig;
 use serde::{Deserialize, Serialize};
-use train::TrainConfig;
+use train::{Backend, RunConfig, TrainConfig};
 
 /// The baseline, compiled in: every key with its default.
 pub(crate) const BASELINE: &str = include_str!("../../../experiments/baseline.toml");
@@ -15,6 +15,9 @@ pub enum Matching {
     /// Each variant's `d_ff` gives its feed-forward the reference's number of parameters or, where that leaves the models
     /// more than 1% apart, the whole model.
     Params,
+    /// Each variant's `d_ff` gives its feed-forward the reference's operations per token or, where that leaves the models
+    /// more than 1% apart, the whole model.
+    Flops,
     /// Every variant keeps the `d_ff` that is written; its budget may differ.
     Width,
 }
@@ -33,4 +36,20 @@ pub(crate) struct Settings {
     pub(crate) model: ModelConfig,
     pub(crate) data: DataConfig,
     pub(crate) train: TrainConfig,
+}
+
+/// The config of a run that nobody trained here: a model from elsewhere under the baseline's other settings.
+pub fn imported(name: &str, model: ModelConfig, vocab_size: usize, backend: Backend) -> RunConfig {
+    let baseline: Settings = toml::from_str(BASELINE).expect("the baseline is valid");
+    RunConfig {
+        study: "imported".into(),
+        variant: name.into(),
+        seed: 0,
+        backend,
+        corpus_sha256: String::new(),
+        vocab_size,
+        model,
+        data: baseline.data,
+        train: baseline.train,
+    }
 }

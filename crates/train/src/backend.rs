@@ -41,6 +41,14 @@ impl Backend {
         )))
     }
 
+    /// Whether it computes on the CPU, where results are repeated bit for bit.
+    pub fn is_cpu(self) -> bool {
+        match self {
+            Backend::Flex | Backend::Ndarray => true,
+            Backend::Wgpu => false,
+        }
+    }
+
     /// The device of this backend.
     ///
     /// # Errors

@@ -175,7 +175,15 @@ mod tests {
     fn check_trajectory(backend: Backend) {
         let mut config = tiny();
         config.vocab_size = 11;
-        config.model = model::ModelConfig { seq_len: 6, d_model: 8, n_layers: 2, d_ff: 10, ..config.model };
+        config.model = model::ModelConfig {
+            seq_len: 6,
+            d_model: 8,
+            n_layers: 2,
+            n_heads: 4,
+            n_kv_heads: 2,
+            d_ff: 6,
+            ..config.model
+        };
         let train =
             TrainConfig { steps: 10, warmup_steps: 3, lr: 2e-2, min_lr_factor: 0.1, grad_clip: 0.5, ..config.train };
         config.train = train;

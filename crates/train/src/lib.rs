@@ -5,6 +5,7 @@ mod config;
 mod evaluate;
 mod fit;
 mod folder;
+pub mod hf;
 mod learner;
 mod metrics;
 mod plain;

@@ -199,8 +199,8 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
         threads: std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(0),
         command: provenance.command,
         corpus_sha256: data.sha256.clone(),
-        n_params: budget.n_params,
-        flops_per_token: budget.flops_per_token,
+        n_params: budget.params.total(),
+        flops_per_token: budget.flops.total(),
         floor: data.floor,
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }

@@ -1,18 +1,31 @@
 //! The function at a norm site, one file each.
 
+mod batch;
 mod dyt;
+mod group;
+mod instance;
+pub mod wrong;
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use strum::VariantArray;
+use strum::{IntoStaticStr, VariantArray};
 
+pub use batch::BatchNorm;
 pub use dyt::Dyt;
+pub use group::GroupNorm;
+pub use instance::InstanceNorm;
+
+use crate::{ModelConfig, Rule};
+
+/// Added to variances and mean squares, inside the root.
+const EPSILON: f64 = 1e-5;
 
 /// Which function stands at every norm site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum NormKind {
     /// (x - mean) / sqrt(var + 1e-5) * gamma + beta over the features of a token. Ba, Kiros and Hinton, 2016.
     LayerNorm,
@@ -20,25 +33,89 @@ pub enum NormKind {
     RmsNorm,
     /// gamma * tanh(alpha * x) + beta: no statistics. Zhu, Chen, He, LeCun and Liu, 2025.
     Dyt,
+    /// Statistics of a feature over all tokens of the batch, running ones at evaluation. Ioffe and Szegedy, 2015.
+    BatchNorm,
+    /// LayerNorm over groups of a token's features. Wu and He, 2018, without pooling over positions.
+    GroupNorm,
+    /// Statistics of a feature over the positions of a sequence: each token sees the future. Ulyanov et al., 2016.
+    InstanceNorm,
+    /// x as it is.
+    None,
+    /// Wrong on purpose: see [`wrong::L2Norm`].
+    #[serde(rename = "wrong_rmsnorm_l2")]
+    #[strum(serialize = "wrong_rmsnorm_l2")]
+    WrongRmsNormL2,
+    /// Wrong on purpose: see [`wrong::PooledGroupNorm`].
+    #[serde(rename = "wrong_groupnorm_pooled")]
+    #[strum(serialize = "wrong_groupnorm_pooled")]
+    WrongGroupNormPooled,
+}
+
+/// Where in the model a norm stands.
+#[derive(Clone, Copy)]
+pub(crate) enum Site {
+    Attention,
+    FeedForward,
+    Final,
 }
 
 impl NormKind {
-    /// The norm over `d_model` features; `alpha` is used by DyT alone.
-    pub(crate) fn init(self, d_model: usize, alpha: f64, device: &Device) -> Norm {
+    /// The norm of a site.
+    pub(crate) fn init(self, config: &ModelConfig, site: Site, device: &Device) -> Norm {
+        let (d_model, groups) = (config.d_model, config.norm_groups);
+        let alpha = match site {
+            Site::Attention => config.alpha_attn,
+            Site::FeedForward => config.alpha_ffn,
+            Site::Final => config.alpha_final,
+        };
         match self {
-            NormKind::LayerNorm => Norm::LayerNorm(LayerNormConfig::new(d_model).init(device)),
-            NormKind::RmsNorm => Norm::RmsNorm(RmsNormConfig::new(d_model).init(device)),
+            NormKind::LayerNorm => Norm::LayerNorm(LayerNormConfig::new(d_model).with_epsilon(EPSILON).init(device)),
+            NormKind::RmsNorm => Norm::RmsNorm(RmsNormConfig::new(d_model).with_epsilon(EPSILON).init(device)),
             NormKind::Dyt => Norm::Dyt(Dyt::new(d_model, alpha, device)),
+            NormKind::BatchNorm => Norm::BatchNorm(BatchNorm::new(d_model, device)),
+            NormKind::GroupNorm => Norm::GroupNorm(GroupNorm::new(d_model, groups, device)),
+            NormKind::InstanceNorm => Norm::InstanceNorm(InstanceNorm::new(d_model, device)),
+            NormKind::None => Norm::None(Identity),
+            NormKind::WrongRmsNormL2 => Norm::WrongRmsNormL2(wrong::L2Norm::new(d_model, device)),
+            NormKind::WrongGroupNormPooled => {
+                Norm::WrongGroupNormPooled(wrong::PooledGroupNorm::new(d_model, groups, device))
+            }
         }
     }
 
-    /// Parameters of one site.
+    /// Parameters of one site; running statistics are not trained and not counted.
     pub fn n_params(self, d_model: usize) -> usize {
         match self {
-            NormKind::LayerNorm => 2 * d_model,
-            NormKind::RmsNorm => d_model,
+            NormKind::LayerNorm
+            | NormKind::BatchNorm
+            | NormKind::GroupNorm
+            | NormKind::InstanceNorm
+            | NormKind::WrongGroupNormPooled => 2 * d_model,
+            NormKind::RmsNorm | NormKind::WrongRmsNormL2 => d_model,
             NormKind::Dyt => 2 * d_model + 1,
+            NormKind::None => 0,
         }
+    }
+
+    /// Rules that it is known to break.
+    pub(crate) fn breaks(self) -> &'static [Rule] {
+        use Rule::*;
+        match self {
+            NormKind::LayerNorm | NormKind::GroupNorm => &[],
+            NormKind::RmsNorm => &[Shift],
+            NormKind::Dyt | NormKind::None => &[Shift, Scale],
+            // Its statistics are of all tokens of the batch, later ones and those of other sequences too.
+            NormKind::BatchNorm => &[Causal, Alone, TrainEval],
+            // Their statistics are of all positions.
+            NormKind::InstanceNorm | NormKind::WrongGroupNormPooled => &[Causal],
+            // Its epsilon stands outside the root, whose slope at zero is infinite.
+            NormKind::WrongRmsNormL2 => &[Shift, AtZero],
+        }
+    }
+
+    /// Whether `norm_groups` has a meaning.
+    pub fn has_groups(self) -> bool {
+        matches!(self, NormKind::GroupNorm | NormKind::WrongGroupNormPooled)
     }
 }
 
@@ -48,6 +125,12 @@ pub enum Norm {
     LayerNorm(LayerNorm),
     RmsNorm(RmsNorm),
     Dyt(Dyt),
+    BatchNorm(BatchNorm),
+    GroupNorm(GroupNorm),
+    InstanceNorm(InstanceNorm),
+    None(Identity),
+    WrongRmsNormL2(wrong::L2Norm),
+    WrongGroupNormPooled(wrong::PooledGroupNorm),
 }
 
 impl Norm {
@@ -57,6 +140,24 @@ impl Norm {
             Norm::LayerNorm(norm) => norm.forward(x),
             Norm::RmsNorm(norm) => norm.forward(x),
             Norm::Dyt(norm) => norm.forward(x),
+            Norm::BatchNorm(norm) => norm.forward(x),
+            Norm::GroupNorm(norm) => norm.forward(x),
+            Norm::InstanceNorm(norm) => norm.forward(x),
+            Norm::None(_) => x,
+            Norm::WrongRmsNormL2(norm) => norm.forward(x),
+            Norm::WrongGroupNormPooled(norm) => norm.forward(x),
         }
     }
+}
+
+/// Does nothing.
+#[derive(Module, Debug)]
+pub struct Identity;
+
+/// `(x - mean) / sqrt(var + 1e-5)` over the axes `over`, with the biased variance.
+fn standardize<const D: usize>(x: Tensor<D>, over: &[usize]) -> Tensor<D> {
+    let mean = |x: Tensor<D>| over.iter().fold(x, |x, &axis| x.mean_dim(axis));
+    let centered = x.clone() - mean(x);
+    let variance = mean(centered.clone().square());
+    centered / (variance + EPSILON).sqrt()
 }

@@ -1,0 +1,252 @@
+//! A folder of `transformers` as a model of ours.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use data::Tokenizer;
+use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::Value;
+use strum::VariantArray;
+
+use super::{Entry, Family, entries};
+use crate::folder::BadFile;
+use crate::{ConfigError, RunConfig, RunFolder, State};
+
+/// Largest header of a safetensors file that is read, in bytes.
+const MOST_HEADER: u64 = 16 << 20;
+
+/// Largest number of tensors that is read.
+const MOST_TENSORS: usize = 1 << 16;
+
+/// Tensors that older versions of `transformers` wrote beside the weights: masks and frequencies that follow from the config.
+const BUFFERS: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
+
+/// A model that was read.
+pub struct Imported {
+    pub model: ModelConfig,
+    pub vocab_size: usize,
+    /// The text of `tokenizer.json`.
+    pub tokenizer: String,
+    /// `model.safetensors` under our names.
+    pub weights: Vec<u8>,
+}
+
+/// Reads a Llama or GPT-2 folder: `config.json`, `model.safetensors`, `tokenizer.json`.
+///
+/// # Errors
+/// Another class, a setting that our decoder does not have, files that are missing, damaged or do not fit each other.
+pub fn import(folder: &Path) -> Result<Imported, BadFile> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        fs::read_to_string(&path).map_err(|error| BadFile::new(&path, format!("cannot be read: {error}")))
+    };
+    let path = folder.join("config.json");
+    let json: Value = serde_json::from_str(&read("config.json")?)
+        .map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    let settings = Settings { json: &json };
+    let (family, model, vocab_size) = settings.model().map_err(|problem| BadFile::new(&path, problem))?;
+    model.validate().map_err(|problem| BadFile::new(&path, problem))?;
+    let tokenizer = read("tokenizer.json")?;
+    let path = folder.join("tokenizer.json");
+    let parsed =
+        Tokenizer::from_json(&tokenizer).map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    if parsed.vocab_size() > vocab_size {
+        let found = parsed.vocab_size();
+        return Err(BadFile::new(
+            &path,
+            format!("has {found} token ids where config.json says vocab_size = {vocab_size}"),
+        ));
+    }
+    let path = folder.join("model.safetensors");
+    let weights =
+        weights(&path, &entries(family, &model, vocab_size)).map_err(|problem| BadFile::new(&path, problem))?;
+    Ok(Imported { model, vocab_size, tokenizer, weights })
+}
+
+impl Imported {
+    /// Writes it as the folder of a finished run, which `config` describes; `sample` and `export` read it.
+    ///
+    /// # Errors
+    /// A folder that exists already, or cannot be written.
+    pub fn write(&self, folder: &RunFolder, config: &RunConfig) -> Result<()> {
+        let weights = folder.weights_path();
+        let parent = weights.parent().expect("a file in a folder");
+        if folder.path.exists() {
+            return Err(ConfigError(format!("{}: exists already; choose another --out", folder.path.display())).into());
+        }
+        fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
+        fs::write(&weights, &self.weights).with_context(|| format!("{}: cannot be written", weights.display()))?;
+        folder.write("tokenizer.json", &self.tokenizer)?;
+        folder.write("config.toml", &toml::to_string(config)?)?;
+        folder.set_status(State::Done, 0, None)
+    }
+}
+
+/// Their `config.json`.
+struct Settings<'a> {
+    json: &'a Value,
+}
+
+impl Settings<'_> {
+    fn number(&self, key: &str) -> Result<usize, String> {
+        let number = self.json.get(key).and_then(Value::as_u64).filter(|&number| number <= 1 << 32);
+        number.map(|number| number as usize).ok_or_else(|| format!("has no whole number under {key}"))
+    }
+
+    fn number_or(&self, key: &str, default: usize) -> Result<usize, String> {
+        match self.json.get(key) {
+            None | Some(Value::Null) => Ok(default),
+            Some(_) => self.number(key),
+        }
+    }
+
+    fn is(&self, key: &str, default: bool) -> bool {
+        self.json.get(key).and_then(Value::as_bool).unwrap_or(default)
+    }
+
+    /// Refuses any other value than ours.
+    fn must_be(&self, key: &str, ours: f64, default: f64) -> Result<(), String> {
+        let found = self.json.get(key).and_then(Value::as_f64).unwrap_or(default);
+        if found == ours { Ok(()) } else { Err(format!("has {key} = {found}, and this program knows only {ours}")) }
+    }
+
+    fn model(&self) -> Result<(Family, ModelConfig, usize), String> {
+        let kind = self.json.get("model_type").and_then(Value::as_str).unwrap_or("none");
+        let family = match kind {
+            "llama" => Family::Llama,
+            "gpt2" => Family::Gpt2,
+            other => return Err(format!("is of model_type {other}; only llama and gpt2 can be imported")),
+        };
+        let is_llama = family == Family::Llama;
+        if !self.is("tie_word_embeddings", !is_llama) {
+            return Err("has tie_word_embeddings = false, and this program's head is the embedding".into());
+        }
+        let key = |llama: &'static str, gpt2: &'static str| if is_llama { llama } else { gpt2 };
+        let (d_model, n_heads) =
+            (self.number(key("hidden_size", "n_embd"))?, self.number(key("num_attention_heads", "n_head"))?);
+        let act_key = key("hidden_act", "activation_function");
+        let default = key("silu", "gelu_new");
+        let act = self.json.get(act_key).and_then(Value::as_str).unwrap_or(default);
+        // Other names of the same functions.
+        let act = match act {
+            "swish" => "silu",
+            "gelu_pytorch_tanh" | "gelu_fast" => "gelu_new",
+            name => name,
+        };
+        let ffn = Ffn::VARIANTS.iter().find(|ffn| ffn.is_gated() == is_llama && ffn.transformers_name() == Some(act));
+        let ffn = *ffn.ok_or_else(|| format!("has {act_key} = {act}, which this program does not have"))?;
+        let mut rope_theta = 10_000.0;
+        if is_llama {
+            self.must_be("rms_norm_eps", 1e-5, 1e-6)?;
+            let parameters = self.json.get("rope_parameters").or(self.json.get("rope_scaling"));
+            let rope = |key: &str| parameters.and_then(|parameters| parameters.get(key));
+            if rope("rope_type").or(rope("type")).and_then(Value::as_str).is_some_and(|kind| kind != "default") {
+                return Err("has scaled RoPE, which this program does not have".into());
+            }
+            let theta = rope("rope_theta").or(self.json.get("rope_theta")).and_then(Value::as_f64);
+            rope_theta = theta.unwrap_or(rope_theta);
+            if self.is("attention_bias", false) != self.is("mlp_bias", false) {
+                return Err("has biases in attention or in the feed-forward only; this program has both or none".into());
+            }
+            if n_heads > 0 && self.number_or("head_dim", d_model / n_heads)? != d_model / n_heads {
+                return Err("has a head_dim other than hidden_size / num_attention_heads".into());
+            }
+        } else {
+            self.must_be("layer_norm_epsilon", 1e-5, 1e-5)?;
+            if !self.is("scale_attn_weights", true) || self.is("scale_attn_by_inverse_layer_idx", false) {
+                return Err("scales attention otherwise than by 1 / sqrt(head_dim)".into());
+            }
+        }
+        let model = ModelConfig {
+            seq_len: self.number(key("max_position_embeddings", "n_positions"))?,
+            d_model,
+            n_layers: self.number(key("num_hidden_layers", "n_layer"))?,
+            n_heads,
+            n_kv_heads: if is_llama { self.number_or("num_key_value_heads", n_heads)? } else { n_heads },
+            d_ff: if is_llama { self.number("intermediate_size")? } else { self.number_or("n_inner", 4 * d_model)? },
+            norm: if is_llama { NormKind::RmsNorm } else { NormKind::LayerNorm },
+            norm_placement: NormPlacement::Pre,
+            ffn,
+            position: if is_llama { Position::Rope } else { Position::Learned },
+            rope_theta,
+            bias: !is_llama || self.is("attention_bias", false),
+            qk_norm: false,
+            norm_groups: 1,
+            dropout: 0.0,
+            alpha_attn: 1.0,
+            alpha_ffn: 1.0,
+            alpha_final: 1.0,
+            embedding_scale: false,
+        };
+        let vocab_size = self.number("vocab_size")?;
+        if !(1..=1 << 20).contains(&vocab_size) {
+            return Err(format!("has vocab_size = {vocab_size}: must be between 1 and {}", 1 << 20));
+        }
+        Ok((family, model, vocab_size))
+    }
+}
+
+/// The tensors of `path` under our names, as the bytes of a safetensors file.
+fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
+    let bytes =
+        fs::read(path).map_err(|error| format!("cannot be read, and only safetensors are imported: {error}"))?;
+    let header = bytes.get(..8).map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")));
+    if header.is_none_or(|length| length > MOST_HEADER) {
+        return Err(format!("has no header of at most {MOST_HEADER} bytes"));
+    }
+    let theirs = SafeTensors::deserialize(&bytes).map_err(|error| format!("is damaged: {error}"))?;
+    let names = theirs.names();
+    if names.len() > MOST_TENSORS {
+        return Err(format!("has {} tensors; at most {MOST_TENSORS} are read", names.len()));
+    }
+    // Older folders of GPT-2 leave the prefix out.
+    let short = |name: &str| name.strip_prefix("transformer.").map(str::to_string);
+    let find = |name: &str| theirs.tensor(name).ok().or_else(|| theirs.tensor(&short(name)?).ok());
+    for name in &names {
+        let is_known =
+            entries.iter().any(|entry| entry.theirs == **name || short(&entry.theirs).as_deref() == Some(*name));
+        // A tied head may be written out; it is the embedding.
+        let is_extra = BUFFERS.iter().any(|buffer| name.ends_with(buffer)) || **name == *"lm_head.weight";
+        if !is_known && !is_extra {
+            return Err(format!("has a tensor {name}, which has no place in the model of config.json"));
+        }
+    }
+    let mut ours: Vec<(String, Vec<usize>, Vec<u8>)> = vec![];
+    for entry in entries {
+        let tensor = find(&entry.theirs).ok_or_else(|| format!("has no tensor {}", entry.theirs))?;
+        if tensor.dtype() != Dtype::F32 {
+            return Err(format!("its tensor {} is {:?}; only F32 is imported", entry.theirs, tensor.dtype()));
+        }
+        if tensor.shape() != entry.shape() {
+            return Err(format!(
+                "its tensor {} has shape {:?} where config.json says {:?}",
+                entry.theirs,
+                tensor.shape(),
+                entry.shape()
+            ));
+        }
+        let (rows, width) = (entry.rows.unwrap_or(1), entry.width());
+        let mut left = 0;
+        for (name, own_width) in &entry.ours {
+            let mut numbers = Vec::with_capacity(4 * rows * own_width);
+            for row in 0..rows {
+                for column in left..left + own_width {
+                    let at = 4 * if entry.transposed { column * rows + row } else { row * width + column };
+                    numbers.extend_from_slice(&tensor.data()[at..at + 4]);
+                }
+            }
+            let shape = if entry.rows.is_some() { vec![rows, *own_width] } else { vec![*own_width] };
+            ours.push((name.clone(), shape, numbers));
+            left += own_width;
+        }
+    }
+    let views = ours.iter().map(|(name, shape, numbers)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), numbers).expect("as many bytes as the shape holds");
+        (name.as_str(), view)
+    });
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    safetensors::serialize(views, Some(metadata)).map_err(|error| error.to_string())
+}
