@@ -97,74 +97,82 @@ impl Entry {
 fn entries(family: Family, config: &ModelConfig, vocab_size: usize) -> Vec<Entry> {
     let (d, d_ff) = (config.d_model, config.d_ff);
     let d_kv = config.n_kv_heads * config.head_dim();
-    let mut all = vec![];
-    let mut add = |theirs: String, ours: Vec<(String, usize)>, rows: Option<usize>, transposed: bool| {
-        all.push(Entry { theirs, ours, rows, transposed });
-    };
-    let norm_kind = if config.norm == NormKind::RmsNorm { "RmsNorm" } else { "LayerNorm" };
-    let has_beta = config.norm == NormKind::LayerNorm;
-    let table = "token_embedding.weight".to_string();
+    let mut names = Names { entries: vec![], family, config };
     if family == Family::Gpt2 {
-        add("transformer.wte.weight".into(), vec![(table, d)], Some(vocab_size), false);
-        let positions = vec![("position_embedding.weight".into(), d)];
-        add("transformer.wpe.weight".into(), positions, Some(config.seq_len), false);
+        names.table("transformer.wte.weight", "token_embedding.weight", vocab_size);
+        names.table("transformer.wpe.weight", "position_embedding.weight", config.seq_len);
     } else {
-        add("model.embed_tokens.weight".into(), vec![(table, d)], Some(vocab_size), false);
+        names.table("model.embed_tokens.weight", "token_embedding.weight", vocab_size);
     }
-    let norm = |theirs: &str, ours: &str, add: &mut dyn FnMut(String, Vec<(String, usize)>, Option<usize>, bool)| {
-        add(format!("{theirs}.weight"), vec![(format!("{ours}.{norm_kind}.gamma"), d)], None, false);
-        if has_beta {
-            add(format!("{theirs}.bias"), vec![(format!("{ours}.{norm_kind}.beta"), d)], None, false);
-        }
-    };
     for l in 0..config.n_layers {
         let ours = format!("blocks.{l}");
-        let block = if family == Family::Gpt2 { format!("transformer.h.{l}") } else { format!("model.layers.{l}") };
-        let (first, second) = match family {
-            Family::Gpt2 => ("ln_1", "ln_2"),
-            _ => ("input_layernorm", "post_attention_layernorm"),
+        let our = |name: &str, width: usize| (format!("{ours}.{name}"), width);
+        if family == Family::Gpt2 {
+            let their = |name: &str| format!("transformer.h.{l}.{name}");
+            names.norm(&their("ln_1"), &format!("{ours}.attn_norm"));
+            names.projection(&their("attn.c_attn"), &[our("attn.q", d), our("attn.k", d), our("attn.v", d)], d);
+            names.projection(&their("attn.c_proj"), &[our("attn.o", d)], d);
+            names.norm(&their("ln_2"), &format!("{ours}.ffn_norm"));
+            names.projection(&their("mlp.c_fc"), &[our("ffn.up", d_ff)], d);
+            names.projection(&their("mlp.c_proj"), &[our("ffn.down", d)], d_ff);
+            continue;
+        }
+        let their = |name: &str| format!("model.layers.{l}.{name}");
+        names.norm(&their("input_layernorm"), &format!("{ours}.attn_norm"));
+        names.projection(&their("self_attn.q_proj"), &[our("attn.q", d)], d);
+        names.projection(&their("self_attn.k_proj"), &[our("attn.k", d_kv)], d);
+        names.projection(&their("self_attn.v_proj"), &[our("attn.v", d_kv)], d);
+        names.projection(&their("self_attn.o_proj"), &[our("attn.o", d)], d);
+        names.norm(&their("post_attention_layernorm"), &format!("{ours}.ffn_norm"));
+        let (up, down) = match family {
+            Family::Starcoder2 => ("mlp.c_fc", "mlp.c_proj"),
+            _ => ("mlp.up_proj", "mlp.down_proj"),
         };
-        norm(&format!("{block}.{first}"), &format!("{ours}.attn_norm"), &mut add);
-        norm(&format!("{block}.{second}"), &format!("{ours}.ffn_norm"), &mut add);
-        // (their name, our names with their widths, inputs)
-        let projections: Vec<(&str, Vec<(&str, usize)>, usize)> = match family {
-            Family::Gpt2 => vec![
-                ("attn.c_attn", vec![("attn.q", d), ("attn.k", d), ("attn.v", d)], d),
-                ("attn.c_proj", vec![("attn.o", d)], d),
-                ("mlp.c_fc", vec![("ffn.up", d_ff)], d),
-                ("mlp.c_proj", vec![("ffn.down", d)], d_ff),
-            ],
-            _ => {
-                let mut all = vec![
-                    ("self_attn.q_proj", vec![("attn.q", d)], d),
-                    ("self_attn.k_proj", vec![("attn.k", d_kv)], d),
-                    ("self_attn.v_proj", vec![("attn.v", d_kv)], d),
-                    ("self_attn.o_proj", vec![("attn.o", d)], d),
-                ];
-                if family == Family::Starcoder2 {
-                    all.extend([("mlp.c_fc", vec![("ffn.up", d_ff)], d), ("mlp.c_proj", vec![("ffn.down", d)], d_ff)]);
-                } else {
-                    all.extend([
-                        ("mlp.gate_proj", vec![("ffn.gate", d_ff)], d),
-                        ("mlp.up_proj", vec![("ffn.up", d_ff)], d),
-                        ("mlp.down_proj", vec![("ffn.down", d)], d_ff),
-                    ]);
-                }
-                all
-            }
-        };
-        for (theirs, parts, rows) in projections {
-            let part =
-                |what: &str| parts.iter().map(|(name, width)| (format!("{ours}.{name}.{what}"), *width)).collect();
-            // GPT-2's Conv1D keeps inputs first, as we do.
-            add(format!("{block}.{theirs}.weight"), part("weight"), Some(rows), family != Family::Gpt2);
-            // GPT-2 has biases always; without ours they are zeros.
-            if config.bias || family == Family::Gpt2 {
-                add(format!("{block}.{theirs}.bias"), part("bias"), None, false);
-            }
+        if config.ffn.is_gated() {
+            names.projection(&their("mlp.gate_proj"), &[our("ffn.gate", d_ff)], d);
+        }
+        names.projection(&their(up), &[our("ffn.up", d_ff)], d);
+        names.projection(&their(down), &[our("ffn.down", d)], d_ff);
+    }
+    names.norm(if family == Family::Gpt2 { "transformer.ln_f" } else { "model.norm" }, "final_norm");
+    names.entries
+}
+
+/// Collects entries.
+struct Names<'a> {
+    entries: Vec<Entry>,
+    family: Family,
+    config: &'a ModelConfig,
+}
+
+impl Names<'_> {
+    fn add(&mut self, theirs: String, ours: Vec<(String, usize)>, rows: Option<usize>, transposed: bool) {
+        self.entries.push(Entry { theirs, ours, rows, transposed });
+    }
+
+    /// One vector of the model's width for each of `rows`.
+    fn table(&mut self, theirs: &str, ours: &str, rows: usize) {
+        self.add(theirs.into(), vec![(ours.into(), self.config.d_model)], Some(rows), false);
+    }
+
+    fn norm(&mut self, theirs: &str, ours: &str) {
+        let d_model = self.config.d_model;
+        let kind = if self.config.norm == NormKind::RmsNorm { "RmsNorm" } else { "LayerNorm" };
+        self.add(format!("{theirs}.weight"), vec![(format!("{ours}.{kind}.gamma"), d_model)], None, false);
+        if kind == "LayerNorm" {
+            self.add(format!("{theirs}.bias"), vec![(format!("{ours}.{kind}.beta"), d_model)], None, false);
         }
     }
-    let last = if family == Family::Gpt2 { "transformer.ln_f" } else { "model.norm" };
-    norm(last, "final_norm", &mut add);
-    all
+
+    /// A matrix with `rows` inputs and, where there is one, its bias.
+    fn projection(&mut self, theirs: &str, ours: &[(String, usize)], rows: usize) {
+        let is_gpt2 = self.family == Family::Gpt2;
+        let part = |what: &str| ours.iter().map(|(name, width)| (format!("{name}.{what}"), *width)).collect();
+        // GPT-2's Conv1D keeps inputs first, as we do.
+        self.add(format!("{theirs}.weight"), part("weight"), Some(rows), !is_gpt2);
+        // GPT-2 has biases always; without ours they are zeros.
+        if self.config.bias || is_gpt2 {
+            self.add(format!("{theirs}.bias"), part("bias"), None, false);
+        }
+    }
 }
