@@ -11,7 +11,7 @@ ci:
 # Compare exported models with Hugging Face transformers, which this installs from the Python package index
 interop:
     python3 -m pip install torch transformers
-    cargo test --package ablate --test interop
+    ABLATE_INTEROP=1 cargo test --package ablate --test interop
 
 # The tests
 test:

@@ -139,7 +139,7 @@ pub struct Sample {
 
 #[derive(Debug, Args)]
 pub struct Export {
-    /// Folder of a finished run, as in `runs/rmsnorm-swiglu/rmsnorm-swiglu/seed-0`
+    /// Folder of a finished run, as in `runs/rmsnorm-swiglu/baseline/seed-0`
     pub run: PathBuf,
     /// Format to write
     #[arg(long, value_enum)]

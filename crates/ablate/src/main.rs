@@ -8,6 +8,7 @@ mod stop;
 mod studies;
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use clap::CommandFactory;
 use data::DataError;
 use model::{Contract, Finding, Rule};
 use strum::VariantArray;
-use study::{Override, Plan};
+use study::{Override, Plan, Table};
 use train::{Backend, BadFile, ConfigError, Display, Ending, Locked, Provenance, RunConfig, RunFolder, Sampling};
 
 use cli::{Cli, Command};
@@ -51,13 +52,17 @@ fn dispatch(command: Command) -> Result<u8> {
         }
         Command::Report(report) => {
             let named = report.out.join(&report.study);
-            let folder = if named.is_dir() { named } else { report.study.into() };
+            let folder = if named.is_dir() { named.clone() } else { PathBuf::from(&report.study) };
+            if !folder.is_dir() {
+                let problem = format!("there is no such folder; train the study with `ablate {}`", report.study);
+                return Err(BadFile::new(&named, problem).into());
+            }
             let report = study::Report::read(&folder)?;
             print(&format!("{}\n", report.comparison.plain()))?;
             report.write(&folder)?;
             print(&format!("Report: {}\n", folder.join("report.html").display()))
         }
-        Command::List => print(&list()),
+        Command::List => print(&list()?),
         Command::Show(args) => print(&plan(&args)?.to_string()),
         Command::Sample(args) => {
             let sampling =
@@ -111,64 +116,55 @@ fn plan(args: &cli::Study) -> Result<Plan> {
     Plan::read(&studies::find(&args.study)?, &overrides, args.backend)
 }
 
-fn list() -> String {
+fn list() -> Result<String, ConfigError> {
     let studies = studies::all();
+    if studies.is_empty() {
+        return Err(ConfigError(format!("there is no folder `{}` with studies here", studies::FOLDER)));
+    }
     let width = studies.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, path): &(String, std::path::PathBuf)| {
         let description = study::description(path).unwrap_or_else(|error| format!("({error})"));
         format!("{name:<width$}  {description}\n")
     };
-    studies.iter().map(line).collect()
+    Ok(studies.iter().map(line).collect())
 }
 
 /// Prints the contract table; 1 if a part does not behave as it should.
 fn check() -> Result<u8> {
     let built_in = Backend::VARIANTS.iter().filter(|backend| backend.is_cpu() && backend.require().is_ok());
     let devices = built_in.map(|backend| backend.device()).collect::<Result<Vec<_>, _>>()?;
-    let contracts = model::contracts(&devices);
-    let width = contracts.iter().map(|contract| contract.part.len()).max().unwrap_or(0);
-    let cell = |finding: &Finding| match (finding.holds, finding.is_as_expected()) {
-        (None, _) => "-",
-        (Some(true), true) => "yes",
-        (Some(false), true) => "no*",
-        (Some(true), false) => "YES!",
-        (Some(false), false) => "NO!",
-    };
-    let mut text = format!("{:width$}", "part");
-    for rule in Rule::VARIANTS {
-        text += &format!("  {}", <&str>::from(rule));
-    }
-    text += "\n";
-    let mut surprises = vec![];
-    for Contract { part, findings } in &contracts {
-        text += &format!("{part:width$}");
-        for finding in findings {
-            let name = <&str>::from(finding.rule);
-            text += &format!("  {:>1$}", cell(finding), name.len());
-            if !finding.is_as_expected() {
-                surprises.push(format!("{part}: {name} should be {}\n", if finding.expected { "yes" } else { "no" }));
-            }
+    let names: Vec<&str> = Rule::VARIANTS.iter().map(<&str>::from).collect();
+    let mut table = Table::new(&[&["part"], names.as_slice()].concat());
+    let mut surprises = String::new();
+    for Contract { part, findings } in model::contracts(&devices) {
+        let cell = |finding: &Finding| match (finding.holds, finding.is_as_expected()) {
+            (None, _) => "-",
+            (Some(true), true) => "yes",
+            (Some(false), true) => "no*",
+            (Some(true), false) => "YES!",
+            (Some(false), false) => "NO!",
+        };
+        for finding in findings.iter().filter(|finding| !finding.is_as_expected()) {
+            let should = if finding.expected { "yes" } else { "no" };
+            surprises += &format!("{part}: {} should be {should}\n", <&str>::from(finding.rule));
         }
-        text += "\n";
+        let cells = findings.iter().map(|finding| cell(finding).to_string());
+        table.rows.push(std::iter::once(part.clone()).chain(cells).collect());
     }
-    text += "\n* as it must be. BatchNorm mixes the tokens of a batch, later ones too, and evaluates by other statistics than it \
-             trains by;\n  InstanceNorm and the pooled GroupNorm mix positions; the L2 norm has its epsilon outside the \
-             root. Shift- and scale-free\n  are properties, neither good nor bad: RMSNorm is not shift-free, LayerNorm is.\n";
-    text += &match surprises.as_slice() {
-        [] => "Everything is as it must be.\n".to_string(),
-        surprises => surprises.concat(),
-    };
-    print(&text)?;
+    let verdict = if surprises.is_empty() { "Everything is as it must be.\n" } else { surprises.as_str() };
+    print(&format!("{}\n{CHECKED}{verdict}", table.plain()))?;
     Ok(u8::from(!surprises.is_empty()))
 }
+
+const CHECKED: &str = "\
+* as it must be: statistics over the batch or over positions cannot keep the first three rules.
+shift-free and scale-free are properties, neither good nor bad: RMSNorm is not shift-free, LayerNorm is.
+";
 
 /// Trains one run; the parent reads its folder.
 fn work(worker: cli::Worker) -> Result<u8> {
     let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
     let stop = stop::of_worker(worker.dashboard)?;
-    // A run whose study was killed must not train on unseen.
-    #[cfg(target_os = "linux")]
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     std::fs::create_dir_all(&worker.folder)
         .with_context(|| format!("{}: cannot be created", worker.folder.display()))?;
     let log = std::fs::OpenOptions::new().create(true).append(true).open(worker.folder.join("log.txt"));

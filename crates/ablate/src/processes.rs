@@ -81,6 +81,12 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     let at_once = args.jobs.map_or(cores, usize::from).min(waiting.len()).max(1);
     let threads = (cores / at_once).max(1);
     check_memory(&jobs, at_once)?;
+    for job in jobs.iter().filter(|job| job.config.seed == 0) {
+        let (warmup, steps) = (job.config.train.warmup_steps, job.config.train.steps);
+        if warmup > 0 && warmup * 4 > steps {
+            warn(&format!("{}: {warmup} of its {steps} steps are warm-up (train.warmup_steps)", job.config.variant));
+        }
+    }
     let mut view = match (args.plain || !can_draw() || waiting.is_empty(), at_once) {
         (true, _) => View::Plain,
         (false, 1) => View::Dashboard(Borrowed::new()),
@@ -137,21 +143,36 @@ fn check_memory(jobs: &[Job], at_once: usize) -> Result<(), ConfigError> {
 /// Whether the run is complete already. A run of another config that lies in its place is kept aside.
 fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result<bool> {
     let Some(status) = folder.status()? else { return Ok(false) };
-    if folder.config().is_ok_and(|earlier| earlier == *config) {
-        return Ok(matches!(status.state, State::Done | State::Diverged));
-    }
+    let earlier = match folder.config() {
+        Ok(earlier) if earlier == *config => return Ok(matches!(status.state, State::Done | State::Diverged)),
+        Ok(earlier) => format!("a run of another configuration ({})", differences(&earlier, config)?),
+        Err(_) => "a damaged run".to_string(),
+    };
     let _lock = lock(&folder.path)?;
     let places = (1..).map(|n| study_folder.join(format!("replaced-{n}")).join(config.label()));
     let aside = places.into_iter().find(|path| !path.exists()).expect("some number is free");
     let parent = aside.parent().expect("a path in a folder");
     let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&folder.path, &aside));
     moved.with_context(|| format!("{}: cannot be moved to {}", folder.path.display(), aside.display()))?;
-    warn(&format!(
-        "{} held a run of another configuration, or a damaged one; it is now in {}",
-        folder.path.display(),
-        aside.display()
-    ));
+    warn(&format!("{} held {earlier}; it is now in {}", folder.path.display(), aside.display()));
     Ok(false)
+}
+
+/// The keys that two configs do not share, as `train.steps = 40, now 800`.
+fn differences(earlier: &RunConfig, now: &RunConfig) -> Result<String> {
+    let (earlier, now) = (toml::Table::try_from(earlier)?, toml::Table::try_from(now)?);
+    let mut all = vec![];
+    for (section, value) in &now {
+        match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
+            (Some(now), Some(earlier)) => all.extend(now.iter().filter_map(|(key, value)| {
+                let before = earlier.get(key).filter(|before| *before != value)?;
+                Some(format!("{section}.{key} = {before}, now {value}"))
+            })),
+            _ if earlier.get(section) != Some(value) => all.push(format!("another {section}")),
+            _ => {}
+        }
+    }
+    Ok(all.join("; "))
 }
 
 /// Keeps `at_once` runs going until none is left or a stop is asked for.

@@ -207,7 +207,8 @@ impl View<'_> {
             ])
             .style(Style::new().fg(self.color(job)))
         });
-        let widths = [26, 14, 11, 9, 9, 10, 8, 8].map(Constraint::Length);
+        let label = self.jobs.iter().map(|job| job.config.label().len()).max().unwrap_or(0) as u16;
+        let widths = [Constraint::Min(label)].into_iter().chain([12, 11, 7, 7, 9, 6, 6].map(Constraint::Length));
         let header = Row::new(["run", "state", "step", "train", "valid", "valid ppl", "tok/s", "left"]).bold();
         let done = self.jobs.iter().filter(|job| matches!(job.progress, Progress::Ended | Progress::Complete)).count();
         let left = self.study_seconds_left().map_or(String::new(), |s| format!(", about {} left", train::duration(s)));
@@ -229,7 +230,11 @@ impl View<'_> {
             .collect();
         let losses = || curves.iter().flat_map(|(_, points)| points.iter().map(|point| point.1));
         let (low, high) = (losses().fold(f64::INFINITY, f64::min), losses().fold(f64::NEG_INFINITY, f64::max));
-        let (low, high) = if high > low { (low, high) } else { (low.min(1e9) - 0.5, low.min(1e9) + 0.5) };
+        let (low, high) = match high - low {
+            span if span > 0.0 => (low, high),
+            _ if low.is_finite() => (low - 0.5, low + 0.5),
+            _ => (0.0, 1.0),
+        };
         let steps = self.jobs.iter().map(|job| job.config.train.steps).max().unwrap_or(1) as f64;
         let datasets = curves.iter().map(|(job, points)| {
             Dataset::default()
@@ -240,6 +245,7 @@ impl View<'_> {
         });
         let name = match self.split {
             Split::Train => " training loss, nats per token ",
+            Split::Valid if curves.is_empty() => " validation loss: nothing evaluated yet ",
             Split::Valid => " validation loss, nats per token ",
         };
         let legend = self.variants.iter().enumerate().map(|(i, variant)| {

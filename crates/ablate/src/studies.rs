@@ -6,7 +6,7 @@ use study::nearest;
 use train::ConfigError;
 
 /// The folder where studies are found by name.
-const FOLDER: &str = "experiments";
+pub const FOLDER: &str = "experiments";
 
 /// Study files that can be named, with their names.
 pub fn all() -> Vec<(String, PathBuf)> {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
+use model::{Ffn, NormKind};
 use serde_json::Value;
+use strum::VariantArray;
 use tempfile::TempDir;
 
 /// A folder with a study of two variants on a small text, which trains in about a second.
@@ -163,7 +165,9 @@ fn an_edited_study_is_trained_anew_and_keeps_the_old_runs() {
     place.ok(&["small", "--seeds", "1"]);
     let before = metrics(&place.path("runs/small/baseline/seed-0"));
     let output = place.ablate(&["small", "--seeds", "1", "--set", "train.lr=1e-2"]).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("held a run of another configuration"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains(
+        "held a run of another configuration (train.lr = 0.003, now 0.01); it is now in runs/small/replaced-1"
+    ));
     assert_ne!(metrics(&place.path("runs/small/baseline/seed-0")), before);
     assert_eq!(metrics(&place.path("runs/small/replaced-1/baseline/seed-0")), before);
 }
@@ -214,7 +218,7 @@ fn damaged_results_are_named() {
     );
     damage(
         &format!("{run}/config.toml"),
-        &config("vocab_size = ", "vocab_size = 9"),
+        &config("vocab_size = 2", "vocab_size = "),
         &sample,
         "token ids where config.toml",
     );
@@ -257,10 +261,10 @@ fn a_finished_run_writes_text() {
     assert!(text.starts_with("line ") && text.chars().count() == 5 + 40 + 1, "{text}");
     assert_eq!(text, place.ok(&["sample", run, "--prompt", "line ", "--tokens", "40"]));
     assert_ne!(text, place.ok(&["sample", run, "--prompt", "line ", "--tokens", "40", "--seed", "1"]));
-    place.fails(&["sample", run, "--prompt", "Ü"], 5, "the tokenizer does not know 'Ü'");
+    place.fails(&["sample", run, "--prompt", "Ü"], 2, "--prompt: the tokenizer does not know 'Ü'");
     place.fails(&["sample", "runs/small"], 5, "runs/small: is not the folder of a finished run");
     fs::write(place.path(run).join("checkpoints/final/model.safetensors"), "damaged").unwrap();
-    place.fails(&["sample", run], 5, "model.safetensors: cannot be read");
+    place.fails(&["sample", run], 5, "model.safetensors: is damaged");
 }
 
 #[test]
@@ -269,7 +273,7 @@ fn bad_input_gets_one_clear_sentence() {
     let check = |set: &str, code, part: &str| place.fails(&["small", "--set", set], code, part);
     check("model.nrom=rmsnorm", 2, "--set: unknown key `model.nrom`; the nearest is `model.norm`");
     check("norm=rmsnorm", 2, "unknown key `norm`; the nearest is `model.norm`");
-    check("model.norm=rmsnrm", 2, "unknown variant `rmsnrm`, expected one of `layernorm`, `rmsnorm`, `dyt`, ");
+    check("model.norm=rmsnrm", 2, "unknown value `rmsnrm`, expected one of `layernorm`, `rmsnorm`, `dyt`, ");
     check("model.d_model=wide", 2, "model.d_model = \"wide\": must be a whole number, as in model.d_model = 16");
     check("model.d_model=-1", 2, "model.d_model = -1: must not be negative");
     check("model.norm=[1]", 2, "model.norm = [1]: must be a string, as in model.norm = \"layernorm\"");
@@ -302,7 +306,7 @@ fn bad_input_gets_one_clear_sentence() {
     place.fails(&["smal"], 2, "there is no study `smal`; did you mean `small`?");
     check("model.ffn=swiglu", 2, "experiments/small.toml:18: variant `swiglu` is the same as `baseline`");
     place.fails(&["small", "--out", "text.txt/runs"], 6, "text.txt/runs/small: cannot be created");
-    place.fails(&["report", "small"], 5, "cannot be read, so this is not a study's folder");
+    place.fails(&["report", "small"], 5, "runs/small: there is no such folder; train the study with `ablate small`");
     assert!(!place.path("runs").exists(), "nothing is written before everything is checked");
     if cfg!(not(feature = "wgpu")) {
         place.fails(&["small", "--backend", "wgpu"], 2, "backend `wgpu` is not built in: build with `--features wgpu`");
@@ -364,6 +368,30 @@ fn every_study_that_is_shipped_can_be_planned() {
         let study = study.to_str().unwrap();
         let shown = place.ok(&["show", study, "--set", "data.corpus=text.txt"]);
         assert!(shown.contains("against reference"), "{study}: {shown}");
+    }
+}
+
+#[test]
+fn every_part_is_checked_and_documented() {
+    let place = Place::new();
+    let table = place.ok(&["check"]);
+    assert!(table.contains("Everything is as it must be."), "{table}");
+    let row = |part: &str| -> Vec<String> {
+        let line = table.lines().find(|line| line.starts_with(part)).unwrap_or_else(|| panic!("no {part} in {table}"));
+        line[part.len()..].split_whitespace().map(String::from).collect()
+    };
+    assert_eq!(row("layernorm, pre "), ["yes"; 8]);
+    assert_eq!(row("batchnorm, post "), ["no*", "no*", "no*", "yes", "yes", "yes", "yes", "yes"]);
+    assert_eq!(row("swiglu "), ["yes", "yes", "yes", "-", "-", "yes", "yes", "yes"]);
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    for file in ["README.md", "experiments/baseline.toml"] {
+        let text = fs::read_to_string(root.join(file)).unwrap();
+        let names = NormKind::VARIANTS.iter().map(<&str>::from).chain(Ffn::VARIANTS.iter().map(<&str>::from));
+        for name in names.filter(|name| file == "README.md" || !name.starts_with("wrong_")) {
+            let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+            assert!(words.into_iter().any(|word| word == name), "{file} does not mention {name}");
+        }
     }
 }
 

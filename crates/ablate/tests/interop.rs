@@ -70,8 +70,16 @@ model.norm = "rmsnorm"
 model.position = "rope"
 "#;
 
-const EXPORTED: [&str; 7] =
-    ["gpt2", "gpt2-bias-tanh", "llama", "llama-bias-geglu", "stablelm", "starcoder2", "starcoder2-relu2"];
+/// What is exported, and the class that must come of it.
+const EXPORTED: [(&str, &str); 7] = [
+    ("gpt2", "GPT2LMHeadModel"),
+    ("gpt2-bias-tanh", "GPT2LMHeadModel"),
+    ("llama", "LlamaForCausalLM"),
+    ("llama-bias-geglu", "LlamaForCausalLM"),
+    ("stablelm", "StableLmForCausalLM"),
+    ("starcoder2", "Starcoder2ForCausalLM"),
+    ("starcoder2-relu2", "Starcoder2ForCausalLM"),
+];
 
 fn ablate(dir: &Path, args: &[&str]) -> assert_cmd::Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("ablate");
@@ -133,6 +141,25 @@ fn llama_and_gpt2_come_back_as_they_went() {
 }
 
 #[test]
+fn folders_that_transformers_saved_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["llama", "gpt2"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        ablate(dir.path(), &["import", folder.to_str().unwrap(), "--out", name]).assert().success();
+        let theirs: Vec<f32> = serde_json::from_slice(&fs::read(folder.join("logits.json")).unwrap()).unwrap();
+        check_logits(name, &logits(dir.path().join(name)), &theirs);
+        ablate(dir.path(), &["sample", name, "--prompt", "abc"]).assert().success();
+    }
+}
+
+fn check_logits(name: &str, ours: &[f32], theirs: &[f32]) {
+    assert_eq!(ours.len(), theirs.len(), "{name}");
+    let largest = theirs.iter().fold(1f32, |largest, x| largest.max(x.abs()));
+    let agree = ours.iter().zip(theirs).all(|(a, b)| (a - b).abs() <= 1e-5 * largest);
+    assert!(agree, "{name}: {ours:?} against {theirs:?}");
+}
+
+#[test]
 fn damaged_and_foreign_folders_are_refused() {
     let dir = trained();
     ablate(dir.path(), &["export", &run("llama"), "--to", "hf", "--out", "hf"]).assert().success();
@@ -157,7 +184,14 @@ fn damaged_and_foreign_folders_are_refused() {
     refused("config.json", &replace("\"llama\"", "\"mistral\""), "model_type mistral; only llama and gpt2");
     refused("config.json", &replace("\"silu\"", "\"mish\""), "hidden_act = mish, which this program does not have");
     refused("config.json", &replace("\"rms_norm_eps\": 0.00001", "\"rms_norm_eps\": 0.1"), "rms_norm_eps = 0.1");
-    refused("config.json", &replace("\"default\"", "\"yarn\""), "scaled RoPE");
+    let scaled = "\"rope_scaling\": { \"rope_type\": \"linear\", \"factor\": 2.0 }, \"use_cache\"";
+    refused("config.json", &replace("\"use_cache\"", scaled), "rope_scaling with scaled RoPE");
+    refused(
+        "config.json",
+        &replace("\"use_cache\": true", "\"mlp_bias\": 1"),
+        "mlp_bias = 1, which is of the wrong type",
+    );
+    refused("config.json", &replace("\"default\"", "\"yarn\""), "rope_parameters with scaled RoPE");
     refused(
         "config.json",
         &replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"),
@@ -174,6 +208,7 @@ fn damaged_and_foreign_folders_are_refused() {
         "has shape [24, 16] where",
     );
     refused("config.json", &replace("\"hidden_size\": 16", "\"hidden_size\": 17"), "divisible");
+    refused("config.json", &replace("\"vocab_size\": ", "\"vocab_size\": -"), "must be a whole number from 0 to");
     refused("config.json", &|_| b"{".to_vec(), "config.json: is damaged");
     refused("tokenizer.json", &|_| b"{}".to_vec(), "tokenizer.json: is damaged");
     refused("model.safetensors", &|bytes| bytes[..bytes.len() - 1].to_vec(), "model.safetensors: is damaged");
@@ -185,18 +220,24 @@ fn damaged_and_foreign_folders_are_refused() {
 fn transformers_computes_the_same_logits() {
     let ready = Command::new("python3").args(["-c", "import torch, transformers"]).output();
     if !ready.is_ok_and(|output| output.status.success()) {
+        assert!(std::env::var_os("ABLATE_INTEROP").is_none(), "python3 lacks torch or transformers");
         eprintln!("skipped: python3 with torch and transformers is not installed; `just interop` installs them");
         return;
     }
     let dir = trained();
-    for name in EXPORTED {
+    for (name, _) in EXPORTED {
         ablate(dir.path(), &["export", &run(name), "--to", "hf", "--out", name]).assert().success();
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hf_logits.py");
-    let output = Command::new("python3").current_dir(dir.path()).arg(script).args(EXPORTED).output().unwrap();
+    let output = Command::new("python3")
+        .current_dir(dir.path())
+        .arg(script)
+        .args(EXPORTED.map(|(name, _)| name))
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for name in EXPORTED {
+    for (name, kind) in EXPORTED {
         let theirs = &found[name];
         assert_eq!(
             (theirs["missing"].to_string(), theirs["unexpected"].to_string()),
@@ -204,10 +245,8 @@ fn transformers_computes_the_same_logits() {
             "{name}"
         );
         assert_eq!(theirs["text"], "line 7 of a text", "{name}");
-        let ours = logits(dir.path().join(run(name)));
+        assert_eq!(theirs["kind"], kind, "{name}");
         let theirs: Vec<f32> = serde_json::from_value(theirs["logits"].clone()).unwrap();
-        assert_eq!(ours.len(), theirs.len(), "{name}");
-        let worst = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 1e-5, "{name}: logits differ by {worst}");
+        check_logits(name, &logits(dir.path().join(run(name))), &theirs);
     }
 }

@@ -27,6 +27,8 @@ const PIECE: usize = 1 << 16;
 /// A tokenizer that Hugging Face tools read as `tokenizer.json`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// Whether each token is one character, or one byte written as `<0x0A>`.
+    is_plain: bool,
 }
 
 impl Tokenizer {
@@ -51,12 +53,19 @@ impl Tokenizer {
                 inner.with_decoder(Some(Sequence::new(vec![ByteFallback::new().into(), Fuse::new().into()])))
             }
         };
-        Ok(Tokenizer { inner })
+        Ok(Tokenizer { inner, is_plain: true })
     }
 
     /// Reads the text of a `tokenizer.json`.
     pub fn from_json(json: &str) -> Result<Self, DataError> {
-        Ok(Tokenizer { inner: tokenizers::Tokenizer::from_bytes(json)? })
+        let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
+        // Settings for batches of sentences: here a text gives its own tokens, no fewer and no more.
+        inner.with_padding(None);
+        inner.with_truncation(None)?;
+        let is_untouched = inner.get_normalizer().is_none() && inner.get_pre_tokenizer().is_none();
+        let is_own = |token: &String| byte(token).is_some() || token.chars().count() == 1;
+        let is_plain = is_untouched && inner.get_vocab(true).keys().all(is_own);
+        Ok(Tokenizer { inner, is_plain })
     }
 
     /// The text of its `tokenizer.json`.
@@ -80,7 +89,7 @@ impl Tokenizer {
             let (piece, tail) = rest.split_at(rest.floor_char_boundary(PIECE.min(rest.len())));
             let encoded = self.inner.encode_fast(piece, false)?;
             // A character without a token is left out without a word, so the text must come back whole.
-            if self.decode(encoded.get_ids()) != piece {
+            if self.is_plain && self.decode(encoded.get_ids())? != piece {
                 let unknown = piece.chars().find(|c| self.inner.token_to_id(&c.to_string()).is_none());
                 return Err(DataError::UnknownCharacter(unknown.unwrap_or(char::REPLACEMENT_CHARACTER)));
             }
@@ -91,11 +100,15 @@ impl Tokenizer {
     }
 
     /// The text of token ids. Bytes that are not UTF-8 become replacement characters, and only they.
-    pub fn decode(&self, ids: &[u32]) -> String {
+    pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
+        if !self.is_plain {
+            return Ok(self.inner.decode(ids, false)?);
+        }
+        // The library's decoder gives up all bytes in a row for one that is wrong, and here every token is one.
         let tokens = ids.iter().filter_map(|&id| self.inner.id_to_token(id));
         let bytes: Vec<u8> =
             tokens.flat_map(|token| byte(&token).map_or(token.into_bytes(), |byte| vec![byte])).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -113,7 +126,7 @@ mod tests {
         let tokenizer = Tokenizer::fit(TokenizerKind::Char, &["hello\n", "é w"]).unwrap();
         assert_eq!(tokenizer.vocab_size(), 8);
         assert_eq!(tokenizer.encode("\n ehlé").unwrap(), [0, 1, 2, 3, 4, 7]);
-        assert_eq!(tokenizer.decode(&[3, 2, 4, 4, 5]), "hello");
+        assert_eq!(tokenizer.decode(&[3, 2, 4, 4, 5]).unwrap(), "hello");
     }
 
     #[test]
@@ -121,8 +134,23 @@ mod tests {
         let tokenizer = Tokenizer::fit(TokenizerKind::Byte, &[]).unwrap();
         assert_eq!(tokenizer.vocab_size(), 256);
         assert_eq!(tokenizer.encode("aé\n").unwrap(), [97, 0xC3, 0xA9, 10]);
-        assert_eq!(tokenizer.decode(&[97, 0xC3, 0xA9, 10]), "aé\n");
-        assert_eq!(tokenizer.decode(&[97, 0xC3, 98, 0xFF]), "a\u{fffd}b\u{fffd}");
+        assert_eq!(tokenizer.decode(&[97, 0xC3, 0xA9, 10]).unwrap(), "aé\n");
+        assert_eq!(tokenizer.decode(&[97, 0xC3, 98, 0xFF]).unwrap(), "a\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn a_tokenizer_from_elsewhere_keeps_its_own_ways() {
+        // Bytes of UTF-8 under stand-in characters, with one merge, as GPT-2 has them.
+        let json = r#"{"version": "1.0", "added_tokens": [], "normalizer": null, "truncation": null, "padding": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": null,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                "vocab": {"a": 0, "b": 1, "\u0120": 2, "\u0120a": 3}, "merges": [["\u0120", "a"]]}}"#;
+        let tokenizer = Tokenizer::from_json(json).unwrap();
+        assert_eq!(tokenizer.encode("ab a b").unwrap(), [0, 1, 3, 2, 1]);
+        assert_eq!(tokenizer.decode(&[0, 1, 3, 2, 1]).unwrap(), "ab a b");
     }
 
     #[test]
@@ -130,7 +158,7 @@ mod tests {
         let text = "ä€x".repeat(PIECE / 3);
         for kind in TokenizerKind::VARIANTS {
             let tokenizer = Tokenizer::fit(*kind, &[&text]).unwrap();
-            assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()), text, "{kind:?}");
+            assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text, "{kind:?}");
         }
     }
 

@@ -6,6 +6,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Tensor};
 
 use crate::ModelConfig;
+use crate::norm::EPSILON;
 use crate::position::Rope;
 use crate::projection::{project, projection};
 
@@ -43,7 +44,7 @@ impl Attention {
     pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
         let (d_model, d_kv) = (config.d_model, config.n_kv_heads * config.head_dim());
         let projection = |d_input, d_output| projection(d_input, d_output, config.bias, device);
-        let norm = || config.qk_norm.then(|| RmsNormConfig::new(config.head_dim()).init(device));
+        let norm = || config.qk_norm.then(|| RmsNormConfig::new(config.head_dim()).with_epsilon(EPSILON).init(device));
         Attention {
             q: projection(d_model, d_model),
             k: projection(d_model, d_kv),

@@ -93,7 +93,7 @@ impl ModelConfig {
                 self.head_dim()
             ));
         }
-        if !(0.0..1.0).contains(&self.dropout) {
+        if !(0.0..1.0).contains(&(self.dropout as f32)) {
             return Err(format!("model.dropout = {}: must be at least 0 and below 1", self.dropout));
         }
         for (key, alpha) in [
@@ -111,10 +111,10 @@ impl ModelConfig {
 
     /// Keys that these choices leave without effect, each with the choice that would use it.
     pub fn unused_keys(&self) -> Vec<(&'static str, &'static str)> {
-        let mut unused = match (self.norm, self.norm_placement) {
-            (NormKind::Dyt, NormPlacement::Pre) => vec![],
-            (NormKind::Dyt, NormPlacement::Post) => vec![("alpha_final", "norm_placement = \"pre\"")],
-            _ => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
+        let mut unused = match (self.norm.has_alpha(), self.norm_placement) {
+            (true, NormPlacement::Pre) => vec![],
+            (true, NormPlacement::Post) => vec![("alpha_final", "norm_placement = \"pre\"")],
+            (false, _) => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
         };
         if !self.norm.has_groups() {
             unused.push(("norm_groups", "norm = \"groupnorm\""));
@@ -140,30 +140,7 @@ impl ModelConfig {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tiny model to switch parts of.
-    pub(crate) fn tiny() -> ModelConfig {
-        ModelConfig {
-            seq_len: 8,
-            d_model: 16,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 2,
-            d_ff: 24,
-            norm: NormKind::LayerNorm,
-            norm_placement: NormPlacement::Pre,
-            ffn: Ffn::Gelu,
-            position: Position::Learned,
-            rope_theta: 10_000.0,
-            bias: false,
-            qk_norm: false,
-            norm_groups: 4,
-            dropout: 0.0,
-            alpha_attn: 1.0,
-            alpha_ffn: 1.0,
-            alpha_final: 1.0,
-            embedding_scale: false,
-        }
-    }
+    pub(crate) use crate::contract::probe as tiny;
 
     /// Every norm at every placement, every feed-forward, every position, and the switches of attention, with all that
     /// interact combined.

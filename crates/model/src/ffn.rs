@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::nn::Linear;
-use burn::tensor::activation::{elu, gelu, gelu_approximate, leaky_relu, relu, selu, sigmoid, silu};
+use burn::tensor::activation::{gelu_approximate, leaky_relu, relu, sigmoid, silu};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
@@ -89,7 +89,7 @@ impl Ffn {
             Ffn::Relu2 => relu(x).square(),
             Ffn::LeakyRelu => leaky_relu(x, 0.01),
             Ffn::Elu => elu(x, 1.0),
-            Ffn::Selu => selu(x),
+            Ffn::Selu => elu(x, SELU_ALPHA) * SELU_SCALE,
             Ffn::Gelu | Ffn::GeGlu => gelu(x),
             Ffn::GeluTanh => gelu_approximate(x),
             Ffn::GeluSigmoid => x.clone() * sigmoid(x * 1.702),
@@ -98,6 +98,22 @@ impl Ffn {
             Ffn::Bilinear => x,
         }
     }
+}
+
+/// The constants for which SELU keeps mean 0 and variance 1. Klambauer et al., 2017.
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+
+/// x * Phi(x). burn's own has the slope of the tanh form on every backend but flex.
+fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let twice_phi = (x.clone() * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0;
+    x * twice_phi * 0.5
+}
+
+/// x where positive, alpha * (exp(x) - 1) elsewhere. burn's own takes exp(x) everywhere, whose gradient is not a number
+/// where it overflows.
+fn elu<const D: usize>(x: Tensor<D>, alpha: f64) -> Tensor<D> {
+    relu(x.clone()) + (x.clamp_max(0.0).exp() - 1.0) * alpha
 }
 
 /// `down(activate(up(x)))`, or `down(activate(gate(x)) * up(x))` when gated.
@@ -128,5 +144,52 @@ impl FeedForward {
             None => self.ffn.activate(project(&self.up, x)),
         };
         project(&self.down, hidden)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::TensorData;
+
+    fn values(x: Tensor<1>) -> Vec<f32> {
+        x.into_data().try_into_vec().unwrap()
+    }
+
+    #[test]
+    fn gelu_and_silu_have_a_point_without_slope() {
+        // Where the derivative vanishes, and the value there: roots of the derivatives, found by bisection.
+        let device = Device::flex().autodiff();
+        for (ffn, at, lowest) in [(Ffn::Gelu, -0.7518, -0.16997), (Ffn::Silu, -1.2785, -0.27846)] {
+            let x = Tensor::<1>::from_data([at], &device).require_grad();
+            let y = ffn.activate(x.clone());
+            let slope = values(x.grad(&y.clone().sum().backward()).unwrap())[0];
+            assert!(slope.abs() < 1e-4 && (values(y)[0] - lowest).abs() < 1e-5, "{ffn:?}: {slope}");
+        }
+    }
+
+    #[test]
+    fn gelu_s_approximations_are_this_far_off() {
+        let x: Vec<f32> = (-600_000..=600_000).map(|i| i as f32 * 1e-5).collect();
+        let n = x.len();
+        let x = Tensor::<1>::from_data(TensorData::new(x, [n]), &Device::flex());
+        let exact = values(Ffn::Gelu.activate(x.clone()));
+        for (ffn, largest, at) in [(Ffn::GeluSigmoid, 0.0203, 2.27), (Ffn::GeluTanh, 0.00047, 2.70)] {
+            let errors = values(ffn.activate(x.clone())).into_iter().zip(&exact).map(|(a, b)| (a - b).abs());
+            let (worst, error) = errors.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+            assert!((error / largest - 1.0).abs() < 0.02, "{ffn:?}: {error}");
+            // The error is symmetric around zero.
+            assert!(((worst as f32 * 1e-5 - 6.0).abs() - at).abs() < 0.02, "{ffn:?} at {}", worst as f32 * 1e-5 - 6.0);
+        }
+    }
+
+    #[test]
+    fn no_gradient_is_lost_far_out() {
+        let device = Device::flex().autodiff();
+        for &ffn in Ffn::VARIANTS {
+            let x = Tensor::<1>::from_data([-100.0, 100.0], &device).require_grad();
+            let slopes = values(x.grad(&ffn.activate(x.clone()).sum().backward()).unwrap());
+            assert!(slopes.iter().all(|slope| slope.is_finite()), "{ffn:?}: {slopes:?}");
+        }
     }
 }

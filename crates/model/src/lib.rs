@@ -20,5 +20,5 @@ pub use config::ModelConfig;
 pub use contract::{Contract, Finding, Rule, contracts};
 pub use decoder::Decoder;
 pub use ffn::{FeedForward, Ffn};
-pub use norm::{Norm, NormKind, wrong};
+pub use norm::{EPSILON, Norm, NormKind, wrong};
 pub use position::Position;

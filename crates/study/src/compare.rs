@@ -82,7 +82,7 @@ impl Comparison {
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = vec![];
         if self.study.matching == Matching::Width {
-            notes.push("Budgets are unmatched: variants have different numbers of parameters.".to_string());
+            notes.push("Budgets are unmatched (match = \"width\"): compare the parameters too.".to_string());
         }
         if self.rows.len() > 2 {
             let n = self.rows.len() - 1;
@@ -101,8 +101,8 @@ impl Comparison {
         }
         if let Some(floor) = self.floor {
             notes.push(format!(
-                "The text is generated: a model that knew how would have a loss of {floor:.4} nats per token (perplexity \
-                 {:.3}), and none can expect a lower one.",
+                "The best possible loss on this text is {floor:.4} nats per token (perplexity {:.3}): that of a model that \
+                 knows how it was made.",
                 floor.exp()
             ));
         }
@@ -220,7 +220,7 @@ impl Row {
         );
         let seeds = format!("in {} of {} seeds", difference.n_lower, difference.n);
         let mut text = match difference.interval {
-            None => format!("{name}: perplexity {size} than {reference} with one seed; one seed decides nothing."),
+            None => format!("No verdict on {name}, for one seed decides nothing: perplexity {size} than {reference}."),
             Some((low, high)) => {
                 let interval = format!("95% interval {:+.2}% to {:+.2}%", percent(low), percent(high));
                 // Seeds that diverged are in no difference: those that are left cannot speak for a variant that loses some.

@@ -15,3 +15,4 @@ pub use overrides::{Override, nearest};
 pub use plan::{Plan, Study, Variant, description};
 pub use report::Report;
 pub use settings::{Matching, imported};
+pub use table::Table;

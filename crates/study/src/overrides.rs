@@ -66,7 +66,10 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     pub(crate) fn baseline() -> Self {
-        Overlay { table: toml::from_str(BASELINE).expect("the baseline is valid TOML"), applied: vec![] }
+        let mut table: Table = toml::from_str(BASELINE).expect("the baseline is valid TOML");
+        // Its description is of itself.
+        table.insert("description".into(), Value::String(String::new()));
+        Overlay { table, applied: vec![] }
     }
 
     /// The settings to put a variant's changes on; only those are the variant's own.
@@ -109,7 +112,7 @@ impl Overlay {
         let changes = *place != value;
         *place = value;
         if let Err(error) = Settings::deserialize(self.table.clone()) {
-            let problem = error.message().replace('\n', " ");
+            let problem = error.message().replace('\n', " ").replace("unknown variant", "unknown value");
             return Err(change.error(format!("{key} = {}: {problem}", short(&change.value))));
         }
         if changes {

@@ -13,7 +13,7 @@ use crate::overrides::{Overlay, parse};
 use crate::settings::{Matching, Settings};
 use crate::table::Table;
 
-/// Largest difference in parameters to the reference that a matched study accepts.
+/// Largest difference to the reference that a matched study accepts, in what it matches.
 const TOLERANCE: f64 = 0.01;
 
 /// Largest number of runs of a variant.
@@ -315,19 +315,25 @@ impl std::fmt::Display for Plan {
             ]);
         }
         writeln!(f, "{}", table.plain())?;
+        let matched = match self.study.matching {
+            Matching::Params => "d_ff is matched by parameters, rounded to the nearest whole number",
+            Matching::Flops => "d_ff is matched by FLOPs per token, rounded to the nearest whole number",
+            Matching::Width => "d_ff is as written: budgets are unmatched",
+        };
+        writeln!(f, "{matched}\n")?;
         writeln!(f, "parameters and FLOPs per token by part; the head's parameters are the embedding's:\n")?;
         writeln!(f, "{}", parts.plain())?;
-        if self.study.matching == Matching::Width {
-            writeln!(f, "Budgets are unmatched (match = \"width\").\n")?;
-        }
         for variant in &self.study.variants[1..] {
-            writeln!(f, "{} changes {}", variant.name, variant.changes.join(", "))?;
+            let reference = self.study.variants[0].d_ff;
+            let width = if variant.d_ff == reference {
+                String::new()
+            } else {
+                format!("; d_ff {reference} -> {}", variant.d_ff)
+            };
+            writeln!(f, "{} changes {}{width}", variant.name, variant.changes.join(", "))?;
         }
         if let Some(floor) = self.floor {
-            writeln!(
-                f,
-                "\na model that knew how the text was made would have a validation loss of {floor:.4} nats per token"
-            )?;
+            writeln!(f, "\nthe best possible validation loss on this text is {floor:.4} nats per token")?;
         }
         let config = toml::to_string(&self.variants[0].config).expect("a config is a table");
         write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.study.variants[0].name)

@@ -1,13 +1,13 @@
 //! A table of text, shown as aligned columns or as Markdown.
 
 /// Rows of equal length under a header. The first column is text, the others are numbers.
-pub(crate) struct Table {
-    pub(crate) header: Vec<String>,
-    pub(crate) rows: Vec<Vec<String>>,
+pub struct Table {
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(header: &[&str]) -> Self {
+    pub fn new(header: &[&str]) -> Self {
         Table { header: header.iter().map(|name| name.to_string()).collect(), rows: vec![] }
     }
 
@@ -25,7 +25,7 @@ impl Table {
     }
 
     /// Columns two spaces apart under a rule.
-    pub(crate) fn plain(&self) -> String {
+    pub fn plain(&self) -> String {
         let widths = self.widths();
         let rule = vec!["-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1))];
         let line = |cells: &Vec<String>| self.aligned_line(cells, &widths);

@@ -56,6 +56,9 @@ pub struct TrainConfig {
     pub eval_every: usize,
 }
 
+/// Largest number of token ids.
+pub(crate) const MOST_TOKENS: usize = 1 << 20;
+
 impl RunConfig {
     /// `variant/seed-0`: its name within the study, and its folder below the study's.
     pub fn label(&self) -> String {
@@ -68,6 +71,9 @@ impl RunConfig {
     /// One sentence that names the key, its value and what would be right.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.backend.require()?;
+        if !(1..=MOST_TOKENS).contains(&self.vocab_size) {
+            return Err(ConfigError(format!("vocab_size = {}: must be between 1 and {MOST_TOKENS}", self.vocab_size)));
+        }
         self.model.validate().map_err(ConfigError)?;
         self.train.validate().map_err(ConfigError)
     }

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use data::Split;
 use serde::{Deserialize, Serialize};
 
-use crate::RunConfig;
 use crate::config::label;
+use crate::{ConfigError, RunConfig};
 
 /// Writes a file whole or not at all.
 ///
@@ -25,6 +25,40 @@ pub fn write_whole(path: &Path, text: &str) -> Result<()> {
         fs::rename(&partial, path)
     };
     write().with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// Reads a regular file.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, BadFile> {
+    match fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => Err(BadFile::new(path, "is not a regular file")),
+        _ => fs::read(path).map_err(|error| missing(path, error)),
+    }
+}
+
+/// As [`read_file`], for text.
+pub(crate) fn read_text(path: &Path) -> Result<String, BadFile> {
+    String::from_utf8(read_file(path)?).map_err(|error| damaged(path, &error))
+}
+
+/// Makes the folder `out` with what `fill` writes into it, whole or not at all.
+///
+/// # Errors
+/// Something is there already, or `fill` failed.
+pub(crate) fn new_folder(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if fs::symlink_metadata(out).is_ok() {
+        return Err(ConfigError(format!("{}: exists already; choose another --out", out.display())).into());
+    }
+    let mut partial = out.as_os_str().to_owned();
+    partial.push(format!(".partial-{}", std::process::id()));
+    let partial = PathBuf::from(partial);
+    fs::create_dir_all(&partial).with_context(|| format!("{}: cannot be created", out.display()))?;
+    let filled = fill(&partial)
+        .and_then(|()| fs::rename(&partial, out).with_context(|| format!("{}: cannot be created", out.display())));
+    if filled.is_err() {
+        // What is left over has no use; the error matters more than a second one.
+        let _ = fs::remove_dir_all(&partial);
+    }
+    filled
 }
 
 /// Takes a folder of a run or a study for this process until the file is dropped.
@@ -186,6 +220,19 @@ impl RunFolder {
         Ok(toml::from_str(&self.read("config.toml")?).map_err(|error| damaged(&path, &error))?)
     }
 
+    /// The config of a run that is done.
+    ///
+    /// # Errors
+    /// Another folder, or a config that no run could have.
+    pub(crate) fn finished(&self) -> Result<RunConfig> {
+        if self.status()?.is_none_or(|status| status.state != State::Done) {
+            return Err(BadFile::new(&self.path, "is not the folder of a finished run").into());
+        }
+        let config = self.config()?;
+        config.validate().map_err(|error| BadFile::new(&self.path.join("config.toml"), error.to_string()))?;
+        Ok(config)
+    }
+
     /// What the run was made with.
     ///
     /// # Errors
@@ -225,8 +272,7 @@ impl RunFolder {
     }
 
     pub(crate) fn read(&self, name: &str) -> Result<String> {
-        let path = self.path.join(name);
-        Ok(fs::read_to_string(&path).map_err(|error| missing(&path, error))?)
+        Ok(read_text(&self.path.join(name))?)
     }
 
     fn read_json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T> {

@@ -24,7 +24,7 @@ use crate::learner::{LanguageModel, adamw};
 use crate::metrics::Gauge;
 use crate::plain::PlainRenderer;
 use crate::schedule::Schedule;
-use crate::{Meta, RunConfig, RunFolder, State};
+use crate::{ConfigError, Meta, RunConfig, RunFolder, State};
 
 /// How a run came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,10 @@ fn train(
     if data.sha256 != config.corpus_sha256 {
         let planned = config.corpus_sha256.clone();
         return Err(DataError::Changed { corpus: config.data.corpus.clone(), found: data.sha256, planned }.into());
+    }
+    if data.tokenizer.vocab_size() != config.vocab_size {
+        let found = data.tokenizer.vocab_size();
+        return Err(ConfigError(format!("vocab_size = {}: the corpus has {found} token ids", config.vocab_size)).into());
     }
     folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
     folder.write_json("meta.json", &meta(config, &data, provenance))?;

@@ -1,14 +1,17 @@
 //! Text from a finished run.
 
+use std::path::Path;
+
 use anyhow::Result;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::{Int, Tensor, TensorData};
 use data::Tokenizer;
 use rand::Rng;
 use random::{ChaCha8Rng, stream};
+use safetensors::tensor::{Dtype, SafeTensors};
 
-use crate::folder::BadFile;
-use crate::{RunFolder, State};
+use crate::folder::{BadFile, read_file};
+use crate::{ConfigError, RunConfig, RunFolder};
 
 /// How to draw text.
 pub struct Sampling {
@@ -24,31 +27,34 @@ pub struct Sampling {
 /// # Errors
 /// A run that is not finished, damaged files, a prompt with unknown characters.
 pub fn sample(folder: &RunFolder, sampling: &Sampling) -> Result<String> {
-    let finished = folder.status()?.is_some_and(|status| status.state == State::Done);
-    if !finished {
-        return Err(BadFile::new(&folder.path, "is not the folder of a finished run").into());
-    }
-    let config = folder.config()?;
-    config.validate().map_err(|error| BadFile::new(&folder.path.join("config.toml"), error.to_string()))?;
+    let config = folder.finished()?;
     let json = folder.path.join("tokenizer.json");
     let tokenizer = Tokenizer::from_json(&folder.read("tokenizer.json")?)
         .map_err(|error| BadFile::new(&json, format!("is damaged: {error}")))?;
-    if tokenizer.vocab_size() != config.vocab_size {
-        let found = tokenizer.vocab_size();
-        let problem = format!("has {found} token ids where config.toml says vocab_size = {}", config.vocab_size);
+    let n_known = tokenizer.vocab_size();
+    // A model may have rows to spare, as where its vocabulary was rounded up; their tokens have no text.
+    if !(1..=config.vocab_size).contains(&n_known) {
+        let problem = format!("has {n_known} token ids where config.toml says vocab_size = {}", config.vocab_size);
         return Err(BadFile::new(&json, problem).into());
     }
+    let weights = folder.weights_path();
+    check_weights(&weights, &config)?;
     let device = config.backend.device()?;
     let mut decoder = config.model.init(config.vocab_size, config.seed, &device);
-    let weights = folder.weights_path();
-    decoder.load_from(&mut SafetensorsStore::from_file(&weights)).map_err(|error| {
-        let error = error.to_string();
-        BadFile::new(&weights, format!("cannot be read: {}", error.lines().next().unwrap_or_default()))
+    let loaded = decoder.load_from(&mut SafetensorsStore::from_file(&weights)).map_err(|error| {
+        let error: String = error.to_string().replace('\n', " ").chars().take(200).collect();
+        BadFile::new(&weights, format!("does not fit config.toml: {error}"))
     })?;
+    if let Some(name) = loaded.unused.first() {
+        let problem = format!("has a tensor {name:?}, which has no place in the model of config.toml");
+        return Err(BadFile::new(&weights, problem).into());
+    }
 
-    let mut tokens = tokenizer.encode(&sampling.prompt)?;
+    let wrong_prompt = |error| ConfigError(format!("--prompt: {error}"));
+    let mut tokens = tokenizer.encode(&sampling.prompt).map_err(wrong_prompt)?;
     // An empty prompt starts as a line does; a vocabulary without line ends starts with its first token.
-    let start = if tokens.is_empty() { tokenizer.encode("\n").unwrap_or(vec![0]) } else { vec![] };
+    let line_end = tokenizer.encode("\n").ok().filter(|ids| !ids.is_empty());
+    let start = if tokens.is_empty() { line_end.unwrap_or(vec![0]) } else { vec![] };
     tokens.splice(0..0, start.iter().copied());
     let mut rng = stream(sampling.seed, "sample");
     for _ in 0..sampling.n_tokens {
@@ -56,10 +62,33 @@ pub fn sample(folder: &RunFolder, sampling: &Sampling) -> Result<String> {
             tokens[tokens.len().saturating_sub(config.model.seq_len)..].iter().map(|&id| id as i32).collect();
         let seq = seen.len();
         let logits = decoder.forward(Tensor::<2, Int>::from_data(TensorData::new(seen, [1, seq]), &device));
-        let last: Tensor<1> = logits.narrow(1, seq - 1, 1).reshape([config.vocab_size]);
+        let last: Tensor<1> = logits.narrow(1, seq - 1, 1).narrow(2, 0, n_known).reshape([n_known]);
         tokens.push(draw(last, sampling.temperature, &mut rng));
     }
-    Ok(tokenizer.decode(&tokens[start.len()..]))
+    Ok(tokenizer.decode(&tokens[start.len()..])?)
+}
+
+/// Refuses weights that are not finite numbers of f32, or too few for the config, before a model is built for them.
+fn check_weights(path: &Path, config: &RunConfig) -> Result<(), BadFile> {
+    let bytes = read_file(path)?;
+    let tensors =
+        SafeTensors::deserialize(&bytes).map_err(|error| BadFile::new(path, format!("is damaged: {error}")))?;
+    let mut n_params = 0;
+    for (name, tensor) in tensors.tensors() {
+        if tensor.dtype() != Dtype::F32 {
+            return Err(BadFile::new(path, format!("its tensor {name:?} is {:?}, not F32", tensor.dtype())));
+        }
+        let mut numbers = tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")));
+        if !numbers.all(f32::is_finite) {
+            return Err(BadFile::new(path, format!("its tensor {name:?} holds a number that is not finite")));
+        }
+        n_params += tensor.data().len() / 4;
+    }
+    let wanted = config.model.budget(config.vocab_size).params.total();
+    if n_params < wanted {
+        return Err(BadFile::new(path, format!("holds {n_params} numbers where config.toml's model has {wanted}")));
+    }
+    Ok(())
 }
 
 /// A token id with probability softmax(logits / temperature).

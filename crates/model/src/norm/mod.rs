@@ -20,7 +20,7 @@ pub use instance::InstanceNorm;
 use crate::{ModelConfig, Rule};
 
 /// Added to variances and mean squares, inside the root.
-const EPSILON: f64 = 1e-5;
+pub const EPSILON: f64 = 1e-5;
 
 /// Which function stands at every norm site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
@@ -102,15 +102,18 @@ impl NormKind {
         use Rule::*;
         match self {
             NormKind::LayerNorm | NormKind::GroupNorm => &[],
-            NormKind::RmsNorm => &[Shift],
+            NormKind::RmsNorm | NormKind::WrongRmsNormL2 => &[Shift],
             NormKind::Dyt | NormKind::None => &[Shift, Scale],
             // Its statistics are of all tokens of the batch, later ones and those of other sequences too.
             NormKind::BatchNorm => &[Causal, Alone, TrainEval],
             // Their statistics are of all positions.
             NormKind::InstanceNorm | NormKind::WrongGroupNormPooled => &[Causal],
-            // Its epsilon stands outside the root, whose slope at zero is infinite.
-            NormKind::WrongRmsNormL2 => &[Shift, AtZero],
         }
+    }
+
+    /// Whether the initial alphas have a meaning.
+    pub fn has_alpha(self) -> bool {
+        matches!(self, NormKind::Dyt)
     }
 
     /// Whether `norm_groups` has a meaning.
@@ -160,4 +163,78 @@ fn standardize<const D: usize>(x: Tensor<D>, over: &[usize]) -> Tensor<D> {
     let centered = x.clone() - mean(x);
     let variance = mean(centered.clone().square());
     centered / (variance + EPSILON).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::tiny;
+    use burn::tensor::TensorData;
+    use rand_distr::{Distribution, StandardNormal};
+    use random::stream;
+
+    fn values(x: Tensor<3>) -> Vec<f32> {
+        x.into_data().try_into_vec().unwrap()
+    }
+
+    fn norm(kind: NormKind, x: Tensor<3>) -> Tensor<3> {
+        let [_, _, d_model] = x.dims();
+        let config = ModelConfig { d_model, norm_groups: 1, ..tiny() };
+        kind.init(&config, Site::Attention, &x.device()).forward(x)
+    }
+
+    fn normal(d_model: usize, mean: f32) -> Tensor<3> {
+        let mut rng = stream(1, "facts");
+        let draw = |_| -> f32 { StandardNormal.sample(&mut rng) };
+        let numbers: Vec<f32> = (0..8 * d_model).map(draw).map(|x: f32| x + mean).collect();
+        Tensor::from_data(TensorData::new(numbers, [1, 8, d_model]), &Device::flex())
+    }
+
+    fn mean(x: Tensor<3>) -> f64 {
+        x.mean().into_scalar::<f64>()
+    }
+
+    #[test]
+    fn rmsnorm_keeps_a_mean_that_layernorm_takes_away() {
+        // mean / sqrt(mean^2 + 1), the expectation for a normal input of that mean: not 0, whatever the mean.
+        for input in [0.0f32, 1.0, 5.0] {
+            let expected = f64::from(input / (input * input + 1.0).sqrt());
+            let found = mean(norm(NormKind::RmsNorm, normal(512, input)));
+            assert!((found - expected).abs() < 0.03, "mean {input}: {found} against {expected}");
+            assert!(mean(norm(NormKind::LayerNorm, normal(512, input))).abs() < 1e-5);
+        }
+        assert!((mean(norm(NormKind::RmsNorm, normal(512, 5.0))) - 0.98).abs() < 0.005);
+    }
+
+    #[test]
+    fn the_l2_norm_shrinks_its_output_by_sqrt_d() {
+        for d_model in [512usize, 4096] {
+            let rms = |x: Tensor<3>| x.square().mean().into_scalar::<f64>().sqrt();
+            let expected = (d_model as f64).powf(-0.5);
+            assert!((rms(norm(NormKind::WrongRmsNormL2, normal(d_model, 0.0))) / expected - 1.0).abs() < 1e-4);
+            assert!((rms(norm(NormKind::RmsNorm, normal(d_model, 0.0))) - 1.0).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn groupnorm_with_one_group_is_layernorm() {
+        let x = || normal(64, 2.0);
+        let layernorm = values(norm(NormKind::LayerNorm, x()));
+        for (group, layer) in values(norm(NormKind::GroupNorm, x())).into_iter().zip(layernorm) {
+            assert!((group - layer).abs() < 2e-6, "{group} against {layer}");
+        }
+    }
+
+    #[test]
+    fn batchnorm_evaluates_by_running_statistics() {
+        let device = Device::flex().autodiff();
+        let config = ModelConfig { d_model: 4, ..tiny() };
+        let norm = NormKind::BatchNorm.init(&config, Site::Attention, &device);
+        let x = Tensor::<3>::from_data([[[1.0, 2.0, 3.0, 4.0], [3.0, 6.0, 3.0, 0.0]]], &device);
+        norm.forward(x.clone());
+        let evaluated = values(norm.valid().forward(x.inner()));
+        // One step of momentum 0.1 from mean 0 and variance 1 towards the batch's mean 2 and variance 1 of feature 0.
+        let expected = (1.0 - 0.2) / (1.0f32 + 1e-5).sqrt();
+        assert!((evaluated[0] - expected).abs() < 1e-6, "{} against {expected}", evaluated[0]);
+    }
 }

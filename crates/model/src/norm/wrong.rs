@@ -20,7 +20,8 @@ impl L2Norm {
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let length = x.clone().square().sum_dim(2).sqrt() + EPSILON;
+        // The tiny addend keeps the slope of the root finite for a zero vector, and changes no other length.
+        let length = (x.clone().square().sum_dim(2) + 1e-30).sqrt() + EPSILON;
         x * self.gamma.val().unsqueeze() / length
     }
 }

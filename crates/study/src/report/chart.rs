@@ -37,9 +37,12 @@ impl Scale {
     }
 }
 
-/// An SVG of the curves. Series `i` is drawn in the style classes `series i`.
+/// An SVG of the curves, or a sentence where there is nothing yet. Series `i` is drawn in the style classes `series i`.
 pub(super) fn lines(label: &str, y_label: &str, scale: Scale, curves: &[Curve]) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);
+    if points().next().is_none() {
+        return "<p>Nothing has been measured yet.</p>\n".into();
+    }
     let (x_low, x_high) = extent(points().map(|point| point.0));
     let (mut low, mut high) = extent(points().flat_map(|point| [point.1, point.3]));
     if scale == Scale::Linear {
@@ -85,6 +88,15 @@ pub(super) fn lines(label: &str, y_label: &str, scale: Scale, curves: &[Curve]) 
         let mut outline = curve.points.iter().map(|p| (p.0, p.3)).chain(curve.points.iter().rev().map(|p| (p.0, p.1)));
         draw(format!("<polygon class=\"spread series{i}\" points=\"{}\"/>", path(&mut outline)));
         let mut mean = curve.points.iter().map(|p| (p.0, p.2));
+        if curve.points.len() <= MOST_MARKS {
+            for point in &curve.points {
+                draw(format!(
+                    "<circle class=\"mark series{i}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
+                    x(point.0),
+                    y(point.2)
+                ));
+            }
+        }
         draw(format!(
             "<polyline class=\"mean series{i}\" points=\"{}\"><title>{}</title></polyline>",
             path(&mut mean),
@@ -93,6 +105,9 @@ pub(super) fn lines(label: &str, y_label: &str, scale: Scale, curves: &[Curve]) 
     }
     svg + "</svg>\n"
 }
+
+/// Most points of a curve that are marked one by one.
+const MOST_MARKS: usize = 30;
 
 /// Lowest and highest value, kept apart.
 fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {

@@ -78,7 +78,7 @@ fn series_style(n: usize) -> String {
     (0..n)
         .map(|i| {
             let color = COLORS[i % COLORS.len()];
-            format!(".mean.series{i} {{ stroke: {color}; }} .spread.series{i}, i.series{i} {{ fill: {color}; background: {color}; }}\n")
+            format!(".mean.series{i} {{ stroke: {color}; }} .spread.series{i}, .mark.series{i}, i.series{i} {{ fill: {color}; background: {color}; }}\n")
         })
         .collect()
 }

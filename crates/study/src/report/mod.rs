@@ -13,6 +13,7 @@ use train::{State, write_whole};
 use crate::Comparison;
 use crate::plan::Variant;
 use crate::results::{RunResult, StudyResults};
+use crate::settings::Matching;
 
 /// Version of `results.json`; it grows when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -72,6 +73,8 @@ fn changes(variant: &Variant) -> String {
 /// One run as a row. Absent numbers are empty.
 #[derive(Serialize)]
 struct Record<'a> {
+    #[serde(rename = "match")]
+    matching: Matching,
     variant: &'a str,
     seed: u64,
     state: State,
@@ -88,9 +91,10 @@ struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    fn of(run: &'a RunResult) -> Self {
+    fn of(run: &'a RunResult, matching: Matching) -> Self {
         let (last, best) = (run.last(), run.best());
         Record {
+            matching,
             variant: &run.config.variant,
             seed: run.config.seed,
             state: run.state,
@@ -109,7 +113,7 @@ impl<'a> Record<'a> {
 }
 
 fn records(results: &StudyResults) -> Vec<Record<'_>> {
-    results.runs.iter().flatten().map(Record::of).collect()
+    results.runs.iter().flatten().map(|run| Record::of(run, results.study.matching)).collect()
 }
 
 fn csv(results: &StudyResults) -> Result<String> {

@@ -1,16 +1,18 @@
 //! A finished run as a folder that `transformers` loads.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
+use ::safetensors::tensor::{Dtype, SafeTensors};
 use anyhow::{Context, Result};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use data::Tokenizer;
+use model::EPSILON;
 use serde_json::{Value, json};
 
-use super::{Entry, Family, entries};
-use crate::folder::BadFile;
-use crate::{RunConfig, RunFolder, State, write_whole};
+use super::{Entry, Family, entries, safetensors};
+use crate::folder::{BadFile, new_folder, read_file};
+use crate::{RunConfig, RunFolder, write_whole};
 
 /// Writes `config.json`, `generation_config.json`, `model.safetensors`, `tokenizer.json` and `tokenizer_config.json` for
 /// a finished run into `out`.
@@ -18,69 +20,67 @@ use crate::{RunConfig, RunFolder, State, write_whole};
 /// # Errors
 /// A run that is not finished or damaged, or a model that no class of `transformers` can hold.
 pub fn export(run: &RunFolder, out: &Path) -> Result<()> {
-    if run.status()?.is_none_or(|status| status.state != State::Done) {
-        return Err(BadFile::new(&run.path, "is not the folder of a finished run").into());
-    }
-    let config = run.config()?;
+    let config = run.finished()?;
     let family = Family::of(&config.model)?;
     let path = run.weights_path();
-    let bytes = fs::read(&path).map_err(|error| BadFile::new(&path, format!("cannot be read: {error}")))?;
+    let bytes = read_file(&path)?;
     let ours = SafeTensors::deserialize(&bytes).map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    let entries = entries(family, &config.model, config.vocab_size);
+    let known: HashSet<String> = entries.iter().flat_map(|entry| &entry.ours).map(|(name, _)| name.clone()).collect();
+    if let Some(name) = ours.names().into_iter().find(|name| !known.contains(*name)) {
+        let problem = format!("has a tensor {name:?}, which has no place in the model of config.toml");
+        return Err(BadFile::new(&path, problem).into());
+    }
     let mut theirs = vec![];
-    for entry in entries(family, &config.model, config.vocab_size) {
-        let numbers = gather(&entry, &ours).map_err(|problem| BadFile::new(&path, problem))?;
+    for entry in entries {
+        let numbers = gather(&entry, &ours, config.model.bias).map_err(|problem| BadFile::new(&path, problem))?;
         theirs.push((entry.theirs.clone(), entry.shape(), numbers));
     }
-    let views = theirs.iter().map(|(name, shape, numbers)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), numbers).expect("as many bytes as the shape holds");
-        (name.as_str(), view)
-    });
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let file = safetensors::serialize(views, Some(metadata)).context("writing safetensors")?;
+    let file = safetensors(&theirs)?;
 
-    fs::create_dir_all(out).with_context(|| format!("{}: cannot be created", out.display()))?;
-    let weights = out.join("model.safetensors");
-    fs::write(&weights, file).with_context(|| format!("{}: cannot be written", weights.display()))?;
-    let write = |name: &str, value: Value| {
-        write_whole(&out.join(name), &(serde_json::to_string_pretty(&value).expect("JSON values are writable") + "\n"))
-    };
-    write("config.json", model_config(family, &config))?;
-    write("generation_config.json", json!({ "do_sample": true, "max_length": config.model.seq_len }))?;
-    let tokenizer = json!({
+    let tokenizer = run.read("tokenizer.json")?;
+    let path = run.path.join("tokenizer.json");
+    Tokenizer::from_json(&tokenizer).map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    let settings = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.model.seq_len,
         "clean_up_tokenization_spaces": false,
     });
-    write("tokenizer_config.json", tokenizer)?;
-    write_whole(&out.join("tokenizer.json"), &run.read("tokenizer.json")?)
+    new_folder(out, |folder| {
+        let weights = folder.join("model.safetensors");
+        fs::write(&weights, &file).with_context(|| format!("{}: cannot be written", weights.display()))?;
+        let write = |name: &str, value: &Value| {
+            let text = serde_json::to_string_pretty(value).expect("JSON values are writable") + "\n";
+            write_whole(&folder.join(name), &text)
+        };
+        write("config.json", &model_config(family, &config))?;
+        write("generation_config.json", &json!({ "do_sample": true }))?;
+        write("tokenizer_config.json", &settings)?;
+        write_whole(&folder.join("tokenizer.json"), &tokenizer)
+    })
 }
 
-/// Their tensor as little-endian f32, from ours; biases that we do not have are zeros.
-fn gather(entry: &Entry, ours: &SafeTensors) -> Result<Vec<u8>, String> {
-    let rows = entry.rows.unwrap_or(1);
-    let width = entry.width();
-    let mut numbers = vec![0f32; rows * width];
-    let mut left = 0;
-    for (name, own_width) in &entry.ours {
+/// Their tensor as little-endian f32, from ours; biases that a model without biases lacks are zeros.
+fn gather(entry: &Entry, ours: &SafeTensors, has_bias: bool) -> Result<Vec<u8>, String> {
+    let mut parts = vec![];
+    for (name, width) in &entry.ours {
+        let shape = if let Some(rows) = entry.rows { vec![rows, *width] } else { vec![*width] };
         match ours.tensor(name) {
-            Ok(tensor) => {
-                if tensor.dtype() != Dtype::F32 || tensor.data().len() != 4 * rows * own_width {
-                    return Err(format!("its tensor {name} has another shape than config.toml says"));
-                }
-                let values =
-                    tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")));
-                for (i, value) in values.enumerate() {
-                    let (row, column) = (i / own_width, left + i % own_width);
-                    let at = if entry.transposed { column * rows + row } else { row * width + column };
-                    numbers[at] = value;
-                }
-            }
-            Err(_) if name.ends_with(".bias") => {}
+            Ok(tensor) if tensor.dtype() == Dtype::F32 && tensor.shape() == shape => parts.push(Some(tensor)),
+            Ok(_) => return Err(format!("its tensor {name} has another shape than config.toml says")),
+            Err(_) if name.ends_with(".bias") && !has_bias => parts.push(None),
             Err(_) => return Err(format!("has no tensor {name}")),
         }
-        left += own_width;
     }
-    Ok(numbers.into_iter().flat_map(f32::to_le_bytes).collect())
+    let mut bytes = vec![0u8; 4 * entry.rows.unwrap_or(1) * entry.width()];
+    for (i, part) in parts.iter().enumerate() {
+        for (theirs, ours) in entry.places(i) {
+            if let Some(tensor) = part {
+                bytes[theirs..theirs + 4].copy_from_slice(&tensor.data()[ours..ours + 4]);
+            }
+        }
+    }
+    Ok(bytes)
 }
 
 fn model_config(family: Family, config: &RunConfig) -> Value {
@@ -106,7 +106,7 @@ fn model_config(family: Family, config: &RunConfig) -> Value {
             "n_head": model.n_heads,
             "n_inner": model.d_ff,
             "activation_function": act,
-            "layer_norm_epsilon": 1e-5,
+            "layer_norm_epsilon": EPSILON,
             "resid_pdrop": model.dropout,
             "embd_pdrop": model.dropout,
             "attn_pdrop": model.dropout,
@@ -132,14 +132,14 @@ fn model_config(family: Family, config: &RunConfig) -> Value {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "head_dim": model.head_dim(),
-            "rms_norm_eps": 1e-5,
+            "rms_norm_eps": EPSILON,
             "attention_bias": model.bias,
             "mlp_bias": model.bias,
         }),
         Family::StableLm => json!({
             "architectures": ["StableLmForCausalLM"],
             "model_type": "stablelm",
-            "layer_norm_eps": 1e-5,
+            "layer_norm_eps": EPSILON,
             "partial_rotary_factor": 1.0,
             "rope_parameters": {
                 "rope_theta": model.rope_theta, "rope_type": "default", "partial_rotary_factor": 1.0
@@ -152,7 +152,7 @@ fn model_config(family: Family, config: &RunConfig) -> Value {
         Family::Starcoder2 => json!({
             "architectures": ["Starcoder2ForCausalLM"],
             "model_type": "starcoder2",
-            "norm_epsilon": 1e-5,
+            "norm_epsilon": EPSILON,
             "use_bias": model.bias,
             "sliding_window": null,
             "residual_dropout": model.dropout,

@@ -1,19 +1,21 @@
 //! A folder of `transformers` as a model of ours.
 
-use std::collections::HashMap;
-use std::fs;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 
+use ::safetensors::tensor::{Dtype, SafeTensors};
 use anyhow::{Context, Result};
 use data::Tokenizer;
-use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use model::{EPSILON, Ffn, ModelConfig, NormKind, NormPlacement, Position};
 use serde_json::Value;
 use strum::VariantArray;
 
-use super::{Entry, Family, entries};
-use crate::folder::BadFile;
-use crate::{ConfigError, RunConfig, RunFolder, State};
+use super::{Entry, Family, entries, safetensors};
+use crate::config::MOST_TOKENS;
+use crate::folder::{BadFile, new_folder, read_text};
+use crate::{RunConfig, RunFolder, State};
 
 /// Largest header of a safetensors file that is read, in bytes.
 const MOST_HEADER: u64 = 16 << 20;
@@ -23,6 +25,9 @@ const MOST_TENSORS: usize = 1 << 16;
 
 /// Tensors that older versions of `transformers` wrote beside the weights: masks and frequencies that follow from the config.
 const BUFFERS: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
+
+/// An output matrix of its own.
+const HEAD: &str = "lm_head.weight";
 
 /// A model that was read.
 pub struct Imported {
@@ -39,10 +44,7 @@ pub struct Imported {
 /// # Errors
 /// Another class, a setting that our decoder does not have, files that are missing, damaged or do not fit each other.
 pub fn import(folder: &Path) -> Result<Imported, BadFile> {
-    let read = |name: &str| {
-        let path = folder.join(name);
-        fs::read_to_string(&path).map_err(|error| BadFile::new(&path, format!("cannot be read: {error}")))
-    };
+    let read = |name: &str| read_text(&folder.join(name));
     let path = folder.join("config.json");
     let json: Value = serde_json::from_str(&read("config.json")?)
         .map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
@@ -72,16 +74,16 @@ impl Imported {
     /// # Errors
     /// A folder that exists already, or cannot be written.
     pub fn write(&self, folder: &RunFolder, config: &RunConfig) -> Result<()> {
-        let weights = folder.weights_path();
-        let parent = weights.parent().expect("a file in a folder");
-        if folder.path.exists() {
-            return Err(ConfigError(format!("{}: exists already; choose another --out", folder.path.display())).into());
-        }
-        fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
-        fs::write(&weights, &self.weights).with_context(|| format!("{}: cannot be written", weights.display()))?;
-        folder.write("tokenizer.json", &self.tokenizer)?;
-        folder.write("config.toml", &toml::to_string(config)?)?;
-        folder.set_status(State::Done, 0, None)
+        new_folder(&folder.path, |path| {
+            let folder = RunFolder::new(path);
+            let weights = folder.weights_path();
+            let parent = weights.parent().expect("a file in a folder");
+            fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
+            fs::write(&weights, &self.weights).with_context(|| format!("{}: cannot be written", weights.display()))?;
+            folder.write("tokenizer.json", &self.tokenizer)?;
+            folder.write("config.toml", &toml::to_string(config)?)?;
+            folder.set_status(State::Done, 0, None)
+        })
     }
 }
 
@@ -92,8 +94,11 @@ struct Settings<'a> {
 
 impl Settings<'_> {
     fn number(&self, key: &str) -> Result<usize, String> {
-        let number = self.json.get(key).and_then(Value::as_u64).filter(|&number| number <= 1 << 32);
-        number.map(|number| number as usize).ok_or_else(|| format!("has no whole number under {key}"))
+        let value = self.json.get(key).ok_or_else(|| format!("has no {key}"))?;
+        let number = value.as_u64().filter(|&number| number <= 1 << 32);
+        let number =
+            number.ok_or_else(|| format!("has {key} = {value}: must be a whole number from 0 to {}", 1u64 << 32))?;
+        Ok(number as usize)
     }
 
     fn number_or(&self, key: &str, default: usize) -> Result<usize, String> {
@@ -103,13 +108,21 @@ impl Settings<'_> {
         }
     }
 
-    fn is(&self, key: &str, default: bool) -> bool {
-        self.json.get(key).and_then(Value::as_bool).unwrap_or(default)
+    /// The value under a key, or the default where there is none; `read` refuses a wrong type.
+    fn or<T>(&self, key: &str, default: T, read: impl Fn(&Value) -> Option<T>) -> Result<T, String> {
+        match self.json.get(key) {
+            None | Some(Value::Null) => Ok(default),
+            Some(value) => read(value).ok_or_else(|| format!("has {key} = {value}, which is of the wrong type")),
+        }
+    }
+
+    fn is(&self, key: &str, default: bool) -> Result<bool, String> {
+        self.or(key, default, Value::as_bool)
     }
 
     /// Refuses any other value than ours.
     fn must_be(&self, key: &str, ours: f64, default: f64) -> Result<(), String> {
-        let found = self.json.get(key).and_then(Value::as_f64).unwrap_or(default);
+        let found = self.or(key, default, Value::as_f64)?;
         if found == ours { Ok(()) } else { Err(format!("has {key} = {found}, and this program knows only {ours}")) }
     }
 
@@ -121,7 +134,7 @@ impl Settings<'_> {
             other => return Err(format!("is of model_type {other}; only llama and gpt2 can be imported")),
         };
         let is_llama = family == Family::Llama;
-        if !self.is("tie_word_embeddings", !is_llama) {
+        if !self.is("tie_word_embeddings", !is_llama)? {
             return Err("has tie_word_embeddings = false, and this program's head is the embedding".into());
         }
         let key = |llama: &'static str, gpt2: &'static str| if is_llama { llama } else { gpt2 };
@@ -129,9 +142,9 @@ impl Settings<'_> {
             (self.number(key("hidden_size", "n_embd"))?, self.number(key("num_attention_heads", "n_head"))?);
         let act_key = key("hidden_act", "activation_function");
         let default = key("silu", "gelu_new");
-        let act = self.json.get(act_key).and_then(Value::as_str).unwrap_or(default);
+        let act = self.or(act_key, default.to_string(), |value| value.as_str().map(String::from))?;
         // Other names of the same functions.
-        let act = match act {
+        let act = match act.as_str() {
             "swish" => "silu",
             "gelu_pytorch_tanh" | "gelu_fast" => "gelu_new",
             name => name,
@@ -140,23 +153,36 @@ impl Settings<'_> {
         let ffn = *ffn.ok_or_else(|| format!("has {act_key} = {act}, which this program does not have"))?;
         let mut rope_theta = 10_000.0;
         if is_llama {
-            self.must_be("rms_norm_eps", 1e-5, 1e-6)?;
-            let parameters = self.json.get("rope_parameters").or(self.json.get("rope_scaling"));
-            let rope = |key: &str| parameters.and_then(|parameters| parameters.get(key));
-            if rope("rope_type").or(rope("type")).and_then(Value::as_str).is_some_and(|kind| kind != "default") {
-                return Err("has scaled RoPE, which this program does not have".into());
+            self.must_be("rms_norm_eps", EPSILON, 1e-6)?;
+            // Version 4 of transformers writes rope_theta and rope_scaling, version 5 rope_parameters.
+            for key in ["rope_parameters", "rope_scaling"] {
+                let parameters = self.json.get(key).filter(|parameters| !parameters.is_null());
+                let is_flat = |p: &Value| p.as_object().is_some_and(|p| p.values().all(|value| !value.is_object()));
+                if parameters.is_some_and(|parameters| !is_flat(parameters)) {
+                    return Err(format!("has {key} of a form that this program does not know"));
+                }
+                let named = |name: &str| parameters.and_then(|parameters| parameters.get(name));
+                let kind = named("rope_type").or(named("type"));
+                if kind.is_some_and(|kind| kind != "default")
+                    || (key == "rope_scaling" && parameters.is_some() && kind.is_none())
+                {
+                    return Err(format!("has {key} with scaled RoPE, which this program does not have"));
+                }
             }
-            let theta = rope("rope_theta").or(self.json.get("rope_theta")).and_then(Value::as_f64);
-            rope_theta = theta.unwrap_or(rope_theta);
-            if self.is("attention_bias", false) != self.is("mlp_bias", false) {
+            let newer = self.json.get("rope_parameters").and_then(|parameters| parameters.get("rope_theta"));
+            rope_theta = match newer {
+                Some(theta) => theta.as_f64().ok_or("has a rope_theta that is no number")?,
+                None => self.or("rope_theta", rope_theta, Value::as_f64)?,
+            };
+            if self.is("attention_bias", false)? != self.is("mlp_bias", false)? {
                 return Err("has biases in attention or in the feed-forward only; this program has both or none".into());
             }
             if n_heads > 0 && self.number_or("head_dim", d_model / n_heads)? != d_model / n_heads {
                 return Err("has a head_dim other than hidden_size / num_attention_heads".into());
             }
         } else {
-            self.must_be("layer_norm_epsilon", 1e-5, 1e-5)?;
-            if !self.is("scale_attn_weights", true) || self.is("scale_attn_by_inverse_layer_idx", false) {
+            self.must_be("layer_norm_epsilon", EPSILON, 1e-5)?;
+            if !self.is("scale_attn_weights", true)? || self.is("scale_attn_by_inverse_layer_idx", false)? {
                 return Err("scales attention otherwise than by 1 / sqrt(head_dim)".into());
             }
         }
@@ -172,7 +198,7 @@ impl Settings<'_> {
             ffn,
             position: if is_llama { Position::Rope } else { Position::Learned },
             rope_theta,
-            bias: !is_llama || self.is("attention_bias", false),
+            bias: !is_llama || self.is("attention_bias", false)?,
             qk_norm: false,
             norm_groups: 1,
             dropout: 0.0,
@@ -182,8 +208,8 @@ impl Settings<'_> {
             embedding_scale: false,
         };
         let vocab_size = self.number("vocab_size")?;
-        if !(1..=1 << 20).contains(&vocab_size) {
-            return Err(format!("has vocab_size = {vocab_size}: must be between 1 and {}", 1 << 20));
+        if !(1..=MOST_TOKENS).contains(&vocab_size) {
+            return Err(format!("has vocab_size = {vocab_size}: must be between 1 and {MOST_TOKENS}"));
         }
         Ok((family, model, vocab_size))
     }
@@ -191,12 +217,18 @@ impl Settings<'_> {
 
 /// The tensors of `path` under our names, as the bytes of a safetensors file.
 fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
-    let bytes =
-        fs::read(path).map_err(|error| format!("cannot be read, and only safetensors are imported: {error}"))?;
-    let header = bytes.get(..8).map(|length| u64::from_le_bytes(length.try_into().expect("eight bytes")));
-    if header.is_none_or(|length| length > MOST_HEADER) {
+    let unreadable = |error| format!("cannot be read, and only safetensors are imported: {error}");
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        return Err("is not a regular file".into());
+    }
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut length = [0; 8];
+    let has_header = file.read_exact(&mut length).is_ok() && u64::from_le_bytes(length) <= MOST_HEADER;
+    if !has_header {
         return Err(format!("has no header of at most {MOST_HEADER} bytes"));
     }
+    let mut bytes = length.to_vec();
+    file.read_to_end(&mut bytes).map_err(unreadable)?;
     let theirs = SafeTensors::deserialize(&bytes).map_err(|error| format!("is damaged: {error}"))?;
     let names = theirs.names();
     if names.len() > MOST_TENSORS {
@@ -205,13 +237,18 @@ fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
     // Older folders of GPT-2 leave the prefix out.
     let short = |name: &str| name.strip_prefix("transformer.").map(str::to_string);
     let find = |name: &str| theirs.tensor(name).ok().or_else(|| theirs.tensor(&short(name)?).ok());
-    for name in &names {
-        let is_known =
-            entries.iter().any(|entry| entry.theirs == **name || short(&entry.theirs).as_deref() == Some(*name));
-        // A tied head may be written out; it is the embedding.
-        let is_extra = BUFFERS.iter().any(|buffer| name.ends_with(buffer)) || **name == *"lm_head.weight";
-        if !is_known && !is_extra {
-            return Err(format!("has a tensor {name}, which has no place in the model of config.json"));
+    let known: HashSet<String> =
+        entries.iter().flat_map(|entry| [Some(entry.theirs.clone()), short(&entry.theirs)]).flatten().collect();
+    for name in names {
+        if name == HEAD {
+            // A tied head may be written out too; any other is not ours.
+            let embedding = find(&entries[0].theirs).map(|embedding| embedding.data());
+            if embedding != theirs.tensor(HEAD).ok().map(|head| head.data()) {
+                return Err(format!("its tensor {HEAD} is not the embedding, and this program's head is"));
+            }
+        } else if !known.contains(name) && !BUFFERS.iter().any(|buffer| name.ends_with(buffer)) {
+            let name: String = name.chars().take(100).collect();
+            return Err(format!("has a tensor {name:?}, which has no place in the model of config.json"));
         }
     }
     let mut ours: Vec<(String, Vec<usize>, Vec<u8>)> = vec![];
@@ -221,32 +258,17 @@ fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
             return Err(format!("its tensor {} is {:?}; only F32 is imported", entry.theirs, tensor.dtype()));
         }
         if tensor.shape() != entry.shape() {
-            return Err(format!(
-                "its tensor {} has shape {:?} where config.json says {:?}",
-                entry.theirs,
-                tensor.shape(),
-                entry.shape()
-            ));
+            let (found, wanted) = (tensor.shape(), entry.shape());
+            return Err(format!("its tensor {} has shape {found:?} where config.json says {wanted:?}", entry.theirs));
         }
-        let (rows, width) = (entry.rows.unwrap_or(1), entry.width());
-        let mut left = 0;
-        for (name, own_width) in &entry.ours {
-            let mut numbers = Vec::with_capacity(4 * rows * own_width);
-            for row in 0..rows {
-                for column in left..left + own_width {
-                    let at = 4 * if entry.transposed { column * rows + row } else { row * width + column };
-                    numbers.extend_from_slice(&tensor.data()[at..at + 4]);
-                }
+        for (i, (name, width)) in entry.ours.iter().enumerate() {
+            let shape = if let Some(rows) = entry.rows { vec![rows, *width] } else { vec![*width] };
+            let mut numbers = vec![0u8; 4 * shape.iter().product::<usize>()];
+            for (theirs, ours) in entry.places(i) {
+                numbers[ours..ours + 4].copy_from_slice(&tensor.data()[theirs..theirs + 4]);
             }
-            let shape = if entry.rows.is_some() { vec![rows, *own_width] } else { vec![*own_width] };
             ours.push((name.clone(), shape, numbers));
-            left += own_width;
         }
     }
-    let views = ours.iter().map(|(name, shape, numbers)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), numbers).expect("as many bytes as the shape holds");
-        (name.as_str(), view)
-    });
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    safetensors::serialize(views, Some(metadata)).map_err(|error| error.to_string())
+    safetensors(&ours).map_err(|error| error.to_string())
 }

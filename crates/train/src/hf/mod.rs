@@ -6,6 +6,9 @@ mod import;
 pub use export::export;
 pub use import::{Imported, import};
 
+use std::collections::HashMap;
+
+use ::safetensors::tensor::{Dtype, TensorView};
 use model::{ModelConfig, NormKind, NormPlacement, Position};
 
 use crate::ConfigError;
@@ -59,9 +62,9 @@ impl Family {
             (NormKind::LayerNorm | NormKind::RmsNorm, Position::None, _) => {
                 refuse("model.position = \"none\" is in none of them")
             }
-            (NormKind::LayerNorm | NormKind::RmsNorm, Position::Learned, _) => {
-                refuse("model.position = \"learned\" is GPT-2's, which has LayerNorm and a feed-forward without gate")
-            }
+            (NormKind::LayerNorm | NormKind::RmsNorm, Position::Learned, _) => refuse(
+                "model.position = \"learned\" goes with LayerNorm and a feed-forward without gate (GPT-2); train with \"rope\" instead",
+            ),
             (norm, _, _) => refuse(&format!("model.norm = \"{}\" is in none of them", <&str>::from(norm))),
         }
     }
@@ -83,6 +86,16 @@ impl Entry {
         self.ours.iter().map(|(_, width)| width).sum()
     }
 
+    /// Offsets in bytes of each number of part `i`: in their tensor, and in ours.
+    fn places(&self, i: usize) -> impl Iterator<Item = (usize, usize)> {
+        let left: usize = self.ours[..i].iter().map(|(_, width)| width).sum();
+        let (own, width, rows, transposed) = (self.ours[i].1, self.width(), self.rows.unwrap_or(1), self.transposed);
+        (0..rows * own).map(move |at| {
+            let (row, column) = (at / own, left + at % own);
+            (4 * if transposed { column * rows + row } else { row * width + column }, 4 * at)
+        })
+    }
+
     /// Shape of their tensor.
     fn shape(&self) -> Vec<usize> {
         match (self.rows, self.transposed) {
@@ -91,6 +104,16 @@ impl Entry {
             (Some(rows), true) => vec![self.width(), rows],
         }
     }
+}
+
+/// The bytes of a safetensors file of f32 tensors, each with its name, shape and bytes.
+fn safetensors(tensors: &[(String, Vec<usize>, Vec<u8>)]) -> anyhow::Result<Vec<u8>> {
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("as many bytes as the shape holds");
+        (name.as_str(), view)
+    });
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    Ok(::safetensors::serialize(views, Some(metadata))?)
 }
 
 /// Every tensor of a model of this family.
@@ -174,5 +197,59 @@ impl Names<'_> {
         if self.config.bias || is_gpt2 {
             self.add(format!("{theirs}.bias"), part("bias"), None, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::tiny;
+    use model::Ffn;
+
+    /// Checks the class of a Llama-like model after a change, or why there is none.
+    fn check(change: impl FnOnce(&mut ModelConfig), expected: Result<Family, &str>) {
+        let mut config = tiny().model;
+        change(&mut config);
+        let found = Family::of(&config).map_err(|error| error.0);
+        let expected = expected.map_err(|why| format!("no class of transformers can hold this model: {why}"));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn each_model_has_its_class_or_a_reason() {
+        use Family::*;
+        let gpt2 = |c: &mut ModelConfig| {
+            (c.norm, c.position, c.ffn) = (NormKind::LayerNorm, Position::Learned, Ffn::Gelu);
+        };
+        check(|_| {}, Ok(Llama));
+        check(|c| c.bias = true, Ok(Llama));
+        check(gpt2, Ok(Gpt2));
+        check(|c| c.norm = NormKind::LayerNorm, Ok(StableLm));
+        check(|c| (c.norm, c.ffn) = (NormKind::LayerNorm, Ffn::Relu), Ok(Starcoder2));
+        check(|c| c.norm_placement = NormPlacement::Post, Err("model.norm_placement = \"post\" is in none of them"));
+        check(|c| c.embedding_scale = true, Err("model.embedding_scale = true is in none of them"));
+        let qk_norm = "model.qk_norm = true is in none of GPT-2, Llama, StableLM and Starcoder2";
+        check(|c| c.qk_norm = true, Err(qk_norm));
+        check(|c| c.ffn = Ffn::Elu, Err("model.ffn = \"elu\" has no name there"));
+        check(|c| c.position = Position::None, Err("model.position = \"none\" is in none of them"));
+        let learned = "model.position = \"learned\" goes with LayerNorm and a feed-forward without gate (GPT-2); train with \
+                       \"rope\" instead";
+        check(|c| c.position = Position::Learned, Err(learned));
+        let plain = "model.norm = \"rmsnorm\" with a feed-forward without gate is in none of them";
+        check(|c| c.ffn = Ffn::Gelu, Err(plain));
+        check(
+            |c| {
+                gpt2(c);
+                c.n_kv_heads = 1;
+            },
+            Err("model.n_kv_heads differs from model.n_heads, and GPT-2 has no grouped queries"),
+        );
+        check(
+            |c| (c.norm, c.bias) = (NormKind::LayerNorm, true),
+            Err(
+                "model.bias = true with LayerNorm, RoPE and a gate: StableLM has biases on queries, keys and values only",
+            ),
+        );
+        check(|c| c.norm = NormKind::Dyt, Err("model.norm = \"dyt\" is in none of them"));
     }
 }
