@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,9 +210,7 @@ fn supervise(
         let stopped_itself = jobs.iter().any(|job| matches!(job.progress, Progress::Stopped));
         if !asked && (stopped_itself || stop.load(Ordering::Relaxed)) {
             asked = true;
-            for job in jobs.iter_mut() {
-                job.ask_to_stop();
-            }
+            jobs.iter().for_each(Job::ask_to_stop);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -246,19 +245,11 @@ impl Job {
         Ok(())
     }
 
-    #[cfg(unix)]
-    fn ask_to_stop(&mut self) {
+    fn ask_to_stop(&self) {
         let Progress::Running(worker) = &self.progress else { return };
         if let Some(pid) = rustix::process::Pid::from_raw(worker.child.id() as i32) {
             // It may have ended in the meantime.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn ask_to_stop(&mut self) {
-        if let Progress::Running(worker) = &mut self.progress {
-            let _ = worker.child.kill();
         }
     }
 }
@@ -273,10 +264,11 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     command.env("RAYON_NUM_THREADS", threads.to_string());
     // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.
     command.env("MIMALLOC_PURGE_DELAY", "-1");
+    // In a process group of its own the terminal's signals reach a run through this process, once.
     match view {
         View::Dashboard(_) => command.arg("--dashboard"),
-        View::Plain => apart(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log)),
-        View::Screen(_) => apart(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)),
+        View::Plain => command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log),
+        View::Screen(_) => command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log),
     };
     let mut child = command.spawn().context("starting a run")?;
     let label = job.config.label();
@@ -290,13 +282,6 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     };
     let lines = child.stdout.take().map(pass_on);
     Ok(Worker { child, lines })
-}
-
-/// Keeps the terminal's signals from the run: they reach it through this process, once.
-fn apart(command: &mut Command) -> &mut Command {
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(command, 0);
-    command
 }
 
 /// The command as typed, but for the path of the program.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use ratatui::crossterm::terminal::is_raw_mode_enabled;
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -39,7 +41,6 @@ pub fn of_worker(dashboard: bool) -> Result<Arc<AtomicBool>> {
     // A run whose study was killed must not train on unseen.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-    #[cfg(unix)]
     if dashboard {
         std::thread::spawn(keep_interrupts);
     }
@@ -47,10 +48,7 @@ pub fn of_worker(dashboard: bool) -> Result<Arc<AtomicBool>> {
 }
 
 /// burn's dashboard takes Ctrl-C as a key that means nothing. Once it has set the terminal up, this makes it a signal again.
-#[cfg(unix)]
 fn keep_interrupts() {
-    use ratatui::crossterm::terminal::is_raw_mode_enabled;
-    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     while !is_raw_mode_enabled().unwrap_or(true) {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

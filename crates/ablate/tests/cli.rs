@@ -408,7 +408,6 @@ fn show_list_and_completions_speak() {
 }
 
 /// Starts a long study, sends a signal once it trains, and expects it to stop in good order.
-#[cfg(unix)]
 fn check_stop(target: impl Fn(u32) -> String, signal: &str) {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
@@ -429,13 +428,11 @@ fn check_stop(target: impl Fn(u32) -> String, signal: &str) {
     assert!(place.ok(&["small", "--seeds", "1"]).contains("2 runs to do"));
 }
 
-#[cfg(unix)]
 #[test]
 fn a_termination_signal_stops_a_study_in_good_order() {
     check_stop(|pid| pid.to_string(), "-TERM");
 }
 
-#[cfg(unix)]
 #[test]
 fn an_interrupt_from_the_terminal_stops_a_study_in_good_order() {
     check_stop(|pid| format!("-{pid}"), "-INT");
