@@ -7,6 +7,7 @@ mod report;
 mod results;
 mod roughness;
 mod settings;
+mod show;
 mod stats;
 mod table;
 

@@ -11,7 +11,6 @@ use crate::Override;
 use crate::compare::grouped;
 use crate::overrides::{Overlay, parse};
 use crate::settings::{Matching, Settings};
-use crate::table::Table;
 
 /// Largest difference to the reference that a matched study accepts, in what it matches.
 const TOLERANCE: f64 = 0.01;
@@ -22,11 +21,11 @@ const MOST_SEEDS: usize = 10_000;
 /// A study with every number final.
 pub struct Plan {
     pub study: Study,
-    settings: Settings,
+    pub(crate) settings: Settings,
     /// The reference first.
     pub(crate) variants: Vec<PlannedVariant>,
     /// Validation loss of a model that knew how the text was made, where that is known.
-    floor: Option<f64>,
+    pub(crate) floor: Option<f64>,
 }
 
 /// One variant with its budget.
@@ -260,84 +259,6 @@ pub fn description(file: &Path) -> anyhow::Result<String> {
     let table: Result<toml::Table, _> = toml::from_str(&std::fs::read_to_string(file)?);
     let table = table.map_err(|error| ConfigError(error.message().replace('\n', " ")))?;
     Ok(table.get("description").and_then(|text| text.as_str()).unwrap_or_default().to_string())
-}
-
-impl std::fmt::Display for Plan {
-    /// What the study would run: variants, differences, budgets, and the full configuration of the reference.
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let train = &self.settings.train;
-        let tokens = train.steps * train.batch_size * self.settings.model.seq_len;
-        writeln!(f, "{}\n{}\n", self.study.name, self.study.description)?;
-        writeln!(
-            f,
-            "{} variants x {} seeds = {} runs of {} steps, {} tokens each\n",
-            self.variants.len(),
-            self.study.seeds,
-            self.runs().len(),
-            train.steps,
-            grouped(tokens)
-        )?;
-        let reference = self.variants[0].budget;
-        let mut table =
-            Table::new(&["variant", "d_ff", "params", "against reference", "FLOPs/token", "against reference"]);
-        let mut parts = Table::new(&[
-            "variant",
-            "embedding",
-            "attention",
-            "feed-forward",
-            "norms",
-            "MFLOPs: attention",
-            "feed-forward",
-            "head",
-        ]);
-        for PlannedVariant { config, budget: Budget { params, flops } } in &self.variants {
-            let against = |own: &Parts, reference: &Parts| {
-                format!("{:+.2}%", 100.0 * (own.total() as f64 / reference.total() as f64 - 1.0))
-            };
-            table.rows.push(vec![
-                config.variant.clone(),
-                config.model.d_ff.to_string(),
-                grouped(params.total()),
-                against(params, &reference.params),
-                grouped(flops.total()),
-                against(flops, &reference.flops),
-            ]);
-            let mega = |flops: usize| format!("{:.3}", flops as f64 / 1e6);
-            parts.rows.push(vec![
-                config.variant.clone(),
-                grouped(params.embedding),
-                grouped(params.attention),
-                grouped(params.ffn),
-                grouped(params.norm),
-                mega(flops.attention),
-                mega(flops.ffn),
-                mega(flops.head),
-            ]);
-        }
-        writeln!(f, "{}", table.plain())?;
-        let matched = match self.study.matching {
-            Matching::Params => "d_ff is matched by parameters, rounded to the nearest whole number",
-            Matching::Flops => "d_ff is matched by FLOPs per token, rounded to the nearest whole number",
-            Matching::Width => "d_ff is as written: budgets are unmatched",
-        };
-        writeln!(f, "{matched}\n")?;
-        writeln!(f, "parameters and FLOPs per token by part; the head's parameters are the embedding's:\n")?;
-        writeln!(f, "{}", parts.plain())?;
-        for variant in &self.study.variants[1..] {
-            let reference = self.study.variants[0].d_ff;
-            let width = if variant.d_ff == reference {
-                String::new()
-            } else {
-                format!("; d_ff {reference} -> {}", variant.d_ff)
-            };
-            writeln!(f, "{} changes {}{width}", variant.name, variant.changes.join(", "))?;
-        }
-        if let Some(floor) = self.floor {
-            writeln!(f, "\nthe best possible validation loss on this text is {floor:.4} nats per token")?;
-        }
-        let config = toml::to_string(&self.variants[0].config).expect("a config is a table");
-        write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.study.variants[0].name)
-    }
 }
 
 #[cfg(test)]
