@@ -122,7 +122,7 @@ fn list() -> Result<String, ConfigError> {
         return Err(ConfigError(format!("there is no folder `{}` with studies here", studies::FOLDER)));
     }
     let width = studies.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let line = |(name, path): &(String, std::path::PathBuf)| {
+    let line = |(name, path): &(String, PathBuf)| {
         let description = study::description(path).unwrap_or_else(|error| format!("({error})"));
         format!("{name:<width$}  {description}\n")
     };

@@ -63,13 +63,17 @@ enum View {
 
 /// Trains what is missing of a study and writes its report.
 pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
+    let configs = plan.runs();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let most_at_once = args.jobs.map_or(cores, usize::from).min(configs.len());
+    check_memory(&configs, most_at_once)?;
     let stop = stop::on_signal()?;
     let study_folder = args.out.join(&plan.study.name);
     fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
     let _lock = lock(&study_folder)?;
     let mut jobs = vec![];
-    for config in plan.runs() {
+    for config in configs {
         let folder = RunFolder::within(&study_folder, &config.variant, config.seed);
         let complete = set_up(&folder, &config, &study_folder)?;
         let progress = if complete { Progress::Complete } else { Progress::Waiting };
@@ -78,10 +82,8 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     plan.study.write(&study_folder)?;
 
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let at_once = args.jobs.map_or(cores, usize::from).min(waiting.len()).max(1);
+    let at_once = most_at_once.min(waiting.len()).max(1);
     let threads = (cores / at_once).max(1);
-    check_memory(&jobs, at_once)?;
     for job in jobs.iter().filter(|job| job.config.seed == 0) {
         let (warmup, steps) = (job.config.train.warmup_steps, job.config.train.steps);
         if warmup > 0 && warmup * 4 > steps {
@@ -120,12 +122,12 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     })
 }
 
-/// Refuses what cannot fit, before it drives other programs out of memory.
-fn check_memory(jobs: &[Job], at_once: usize) -> Result<(), ConfigError> {
+/// Refuses what cannot fit, before it drives other programs out of memory and before anything is written.
+fn check_memory(configs: &[RunConfig], at_once: usize) -> Result<(), ConfigError> {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let there = system.total_memory() as f64;
-    for Job { config, .. } in jobs {
+    for config in configs.iter().filter(|config| config.seed == 0) {
         let least = config.model.least_training_bytes(config.vocab_size, config.train.batch_size) * at_once as f64;
         if least > there {
             let gib = |bytes: f64| bytes / f64::from(1 << 30);

@@ -302,7 +302,6 @@ fn bad_input_gets_one_clear_sentence() {
     place.ablate(&["small", "--steps", "18446744073709551615"]).assert().code(2);
     let huge = ["small", "--set", "model.d_model=65536", "--set", "model.n_layers=1024"];
     place.fails(&huge, 2, "of memory, and this machine has");
-    fs::remove_dir_all(place.path("runs")).unwrap();
     place.fails(&["smal"], 2, "there is no study `smal`; did you mean `small`?");
     check("model.ffn=swiglu", 2, "experiments/small.toml:18: variant `swiglu` is the same as `baseline`");
     place.fails(&["small", "--out", "text.txt/runs"], 6, "text.txt/runs/small: cannot be created");

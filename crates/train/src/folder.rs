@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use data::Split;
+use data::{Split, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::config::label;
@@ -38,6 +38,14 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, BadFile> {
 /// As [`read_file`], for text.
 pub(crate) fn read_text(path: &Path) -> Result<String, BadFile> {
     String::from_utf8(read_file(path)?).map_err(|error| damaged(path, &error))
+}
+
+/// The tokenizer of a folder: its text, and what the text says.
+pub(crate) fn read_tokenizer(folder: &Path) -> Result<(String, Tokenizer), BadFile> {
+    let path = folder.join("tokenizer.json");
+    let text = read_text(&path)?;
+    let tokenizer = Tokenizer::from_json(&text).map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    Ok((text, tokenizer))
 }
 
 /// Makes the folder `out` with what `fill` writes into it, whole or not at all.

@@ -5,12 +5,11 @@ use std::path::Path;
 use anyhow::Result;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::{Int, Tensor, TensorData};
-use data::Tokenizer;
 use rand::Rng;
 use random::{ChaCha8Rng, stream};
 use safetensors::tensor::{Dtype, SafeTensors};
 
-use crate::folder::{BadFile, read_file};
+use crate::folder::{BadFile, read_file, read_tokenizer};
 use crate::{ConfigError, RunConfig, RunFolder};
 
 /// How to draw text.
@@ -29,8 +28,7 @@ pub struct Sampling {
 pub fn sample(folder: &RunFolder, sampling: &Sampling) -> Result<String> {
     let config = folder.finished()?;
     let json = folder.path.join("tokenizer.json");
-    let tokenizer = Tokenizer::from_json(&folder.read("tokenizer.json")?)
-        .map_err(|error| BadFile::new(&json, format!("is damaged: {error}")))?;
+    let (_, tokenizer) = read_tokenizer(&folder.path)?;
     let n_known = tokenizer.vocab_size();
     // A model may have rows to spare, as where its vocabulary was rounded up; their tokens have no text.
     if !(1..=config.vocab_size).contains(&n_known) {

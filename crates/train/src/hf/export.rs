@@ -6,12 +6,11 @@ use std::path::Path;
 
 use ::safetensors::tensor::{Dtype, SafeTensors};
 use anyhow::{Context, Result};
-use data::Tokenizer;
 use model::EPSILON;
 use serde_json::{Value, json};
 
 use super::{Entry, Family, entries, safetensors};
-use crate::folder::{BadFile, new_folder, read_file};
+use crate::folder::{BadFile, new_folder, read_file, read_tokenizer};
 use crate::{RunConfig, RunFolder, write_whole};
 
 /// Writes `config.json`, `generation_config.json`, `model.safetensors`, `tokenizer.json` and `tokenizer_config.json` for
@@ -38,9 +37,7 @@ pub fn export(run: &RunFolder, out: &Path) -> Result<()> {
     }
     let file = safetensors(&theirs)?;
 
-    let tokenizer = run.read("tokenizer.json")?;
-    let path = run.path.join("tokenizer.json");
-    Tokenizer::from_json(&tokenizer).map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    let (tokenizer, _) = read_tokenizer(&run.path)?;
     let settings = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.model.seq_len,
@@ -63,10 +60,11 @@ pub fn export(run: &RunFolder, out: &Path) -> Result<()> {
 /// Their tensor as little-endian f32, from ours; biases that a model without biases lacks are zeros.
 fn gather(entry: &Entry, ours: &SafeTensors, has_bias: bool) -> Result<Vec<u8>, String> {
     let mut parts = vec![];
-    for (name, width) in &entry.ours {
-        let shape = if let Some(rows) = entry.rows { vec![rows, *width] } else { vec![*width] };
+    for (i, (name, _)) in entry.ours.iter().enumerate() {
         match ours.tensor(name) {
-            Ok(tensor) if tensor.dtype() == Dtype::F32 && tensor.shape() == shape => parts.push(Some(tensor)),
+            Ok(tensor) if tensor.dtype() == Dtype::F32 && tensor.shape() == entry.our_shape(i) => {
+                parts.push(Some(tensor))
+            }
             Ok(_) => return Err(format!("its tensor {name} has another shape than config.toml says")),
             Err(_) if name.ends_with(".bias") && !has_bias => parts.push(None),
             Err(_) => return Err(format!("has no tensor {name}")),

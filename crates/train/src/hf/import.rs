@@ -7,14 +7,13 @@ use std::path::Path;
 
 use ::safetensors::tensor::{Dtype, SafeTensors};
 use anyhow::{Context, Result};
-use data::Tokenizer;
 use model::{EPSILON, Ffn, ModelConfig, NormKind, NormPlacement, Position};
 use serde_json::Value;
 use strum::VariantArray;
 
 use super::{Entry, Family, entries, safetensors};
 use crate::config::MOST_TOKENS;
-use crate::folder::{BadFile, new_folder, read_text};
+use crate::folder::{BadFile, new_folder, read_text, read_tokenizer};
 use crate::{RunConfig, RunFolder, State};
 
 /// Largest header of a safetensors file that is read, in bytes.
@@ -44,21 +43,17 @@ pub struct Imported {
 /// # Errors
 /// Another class, a setting that our decoder does not have, files that are missing, damaged or do not fit each other.
 pub fn import(folder: &Path) -> Result<Imported, BadFile> {
-    let read = |name: &str| read_text(&folder.join(name));
     let path = folder.join("config.json");
-    let json: Value = serde_json::from_str(&read("config.json")?)
+    let json: Value = serde_json::from_str(&read_text(&path)?)
         .map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
     let settings = Settings { json: &json };
     let (family, model, vocab_size) = settings.model().map_err(|problem| BadFile::new(&path, problem))?;
     model.validate().map_err(|problem| BadFile::new(&path, problem))?;
-    let tokenizer = read("tokenizer.json")?;
-    let path = folder.join("tokenizer.json");
-    let parsed =
-        Tokenizer::from_json(&tokenizer).map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?;
+    let (tokenizer, parsed) = read_tokenizer(folder)?;
     if parsed.vocab_size() > vocab_size {
         let found = parsed.vocab_size();
         return Err(BadFile::new(
-            &path,
+            &folder.join("tokenizer.json"),
             format!("has {found} token ids where config.json says vocab_size = {vocab_size}"),
         ));
     }
@@ -261,8 +256,8 @@ fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
             let (found, wanted) = (tensor.shape(), entry.shape());
             return Err(format!("its tensor {} has shape {found:?} where config.json says {wanted:?}", entry.theirs));
         }
-        for (i, (name, width)) in entry.ours.iter().enumerate() {
-            let shape = if let Some(rows) = entry.rows { vec![rows, *width] } else { vec![*width] };
+        for (i, (name, _)) in entry.ours.iter().enumerate() {
+            let shape = entry.our_shape(i);
             let mut numbers = vec![0u8; 4 * shape.iter().product::<usize>()];
             for (theirs, ours) in entry.places(i) {
                 numbers[ours..ours + 4].copy_from_slice(&tensor.data()[theirs..theirs + 4]);

@@ -96,6 +96,11 @@ impl Entry {
         })
     }
 
+    /// Shape of part `i`, a tensor of ours.
+    fn our_shape(&self, i: usize) -> Vec<usize> {
+        self.rows.into_iter().chain([self.ours[i].1]).collect()
+    }
+
     /// Shape of their tensor.
     fn shape(&self) -> Vec<usize> {
         match (self.rows, self.transposed) {
