@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use data::TokenizerKind;
 use strum::VariantArray;
 use train::Backend;
 
@@ -66,6 +67,9 @@ pub enum Command {
     Export(Export),
     /// Read a Llama or GPT-2 folder of Hugging Face transformers as a finished run, for `sample` and `export`
     Import(Import),
+    /// List, show, fetch and tokenize corpora
+    #[command(subcommand)]
+    Data(Data),
     /// Print completions for a shell
     Completions {
         /// The shell to complete for
@@ -160,6 +164,51 @@ pub struct Import {
     /// Folder with config.json, model.safetensors and tokenizer.json
     pub folder: PathBuf,
     /// Folder of the run to write
+    #[arg(long)]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Data {
+    /// List the corpora that have a name, and which of them are here
+    List,
+    /// Print a corpus's size, tokens, vocabulary, split and first lines
+    Show(ShowCorpus),
+    /// Download a corpus into `data/NAME`, checked by its size and SHA-256; a download that broke off is resumed
+    Fetch(Fetch),
+    /// Write a corpus as token files (llm.c's format), which are mapped and so may be larger than memory
+    Tokenize(Tokenize),
+}
+
+#[derive(Debug, Args)]
+pub struct ShowCorpus {
+    /// Name of a corpus, or path of a text file, of a folder of text files, or of token files
+    pub corpus: String,
+    /// char, byte, bpe, bpe-N (N tokens), gpt2, or the path of a tokenizer.json [default: the baseline's]
+    #[arg(long)]
+    pub tokenizer: Option<TokenizerKind>,
+}
+
+#[derive(Debug, Args)]
+pub struct Fetch {
+    /// Name of a corpus, as `ablate data list` shows it
+    pub corpus: String,
+    /// Address to try first; one that ends in `/` is continued with the name of the file
+    #[arg(long, value_name = "URL")]
+    pub mirror: Option<String>,
+    /// Take this file, or the files in this folder, instead of downloading
+    #[arg(long, value_name = "PATH", conflicts_with = "mirror")]
+    pub from: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Tokenize {
+    /// Name of a corpus, or path of a text file or of a folder of text files
+    pub corpus: String,
+    /// char, byte, bpe, bpe-N (N tokens), gpt2, or the path of a tokenizer.json
+    #[arg(long)]
+    pub tokenizer: TokenizerKind,
+    /// Folder to write; name it as `data.corpus` of a study
     #[arg(long)]
     pub out: PathBuf,
 }

@@ -2,6 +2,7 @@
 
 mod borrowed;
 mod cli;
+mod corpora;
 mod processes;
 mod screen;
 mod stop;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use data::DataError;
+use fetch::FetchError;
 use model::{Contract, Finding, Rule};
 use strum::VariantArray;
 use study::{Override, Plan, Table};
@@ -80,10 +82,17 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Import(args) => {
             let imported = train::hf::import(&args.folder)?;
             let name = args.out.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
-            let config = study::imported(&name, imported.model.clone(), imported.vocab_size, Backend::Flex);
+            let config = RunConfig {
+                study: "imported".into(),
+                variant: name,
+                vocab_size: imported.vocab_size,
+                model: imported.model.clone(),
+                ..study::baseline(Backend::Flex)
+            };
             imported.write(&RunFolder::new(&args.out), &config)?;
             print(&format!("{}\n", args.out.display()))
         }
+        Command::Data(command) => corpora::dispatch(command),
         Command::Completions { shell } => {
             let mut script = vec![];
             clap_complete::generate(shell, &mut Cli::command(), "ablate", &mut script);
@@ -196,6 +205,16 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         }
         if cause.is::<Locked>() {
             return 4;
+        }
+        match cause.downcast_ref() {
+            Some(FetchError::NoAddress { .. }) => return 2,
+            Some(FetchError::Busy { .. }) => return 4,
+            Some(FetchError::Unavailable { .. } | FetchError::BadFile { .. }) => return 5,
+            Some(FetchError::Io { .. }) => return 6,
+            None => {}
+        }
+        if let Some(DataError::Unwritable { .. }) = cause.downcast_ref() {
+            return 6;
         }
         if cause.is::<DataError>() || cause.is::<BadFile>() {
             return 5;

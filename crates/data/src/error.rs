@@ -7,22 +7,46 @@ use thiserror::Error;
 pub enum DataError {
     #[error("corpus `{corpus}`: there is no such file; {hint}")]
     Missing { corpus: String, hint: String },
-    #[error("corpus `{corpus}` is not a regular file: a corpus is a UTF-8 text file")]
+    #[error("corpus `{corpus}` is not a regular file: a corpus is a text file, or a folder of them")]
     NotAFile { corpus: String },
     #[error("corpus `{corpus}`: cannot be read")]
     Unreadable { corpus: String, source: std::io::Error },
-    #[error("corpus `{corpus}` is empty: a corpus is a UTF-8 text file")]
+    #[error("corpus `{corpus}` is empty, or too short to be parted: a corpus is a text of some length")]
     Empty { corpus: String },
-    #[error("corpus `{corpus}` is not UTF-8 text: byte {offset} is not valid; convert it to UTF-8 first")]
-    NotUtf8 { corpus: String, offset: usize },
+    #[error("corpus `{corpus}` is a folder without a .txt file and without token files")]
+    NoText { corpus: String },
+    #[error("corpus `{corpus}`: must be {form} with N from 1 to {most}")]
+    BadSize { corpus: String, form: String, most: usize },
+    #[error(
+        "corpus `{corpus}` is not UTF-8 text: byte {offset} of its {part} part is not valid; convert it to UTF-8 first, or write tokenizer = \"byte\""
+    )]
+    NotUtf8 { corpus: String, part: &'static str, offset: usize },
     #[error(
         "corpus `{corpus}` is too short: its training split has {tokens} tokens and one window needs model.seq_len + 1 = {needed}"
     )]
     TooShort { corpus: String, tokens: usize, needed: usize },
-    #[error("corpus `{corpus}` has changed since this run was planned: SHA-256 {found}, planned {planned}")]
-    Changed { corpus: String, found: String, planned: String },
+    #[error("{what} has changed since this run was planned: SHA-256 {found}, planned {planned}")]
+    Changed { what: String, found: String, planned: String },
     #[error("the tokenizer does not know {0:?}: its vocabulary is the characters of the corpus")]
     UnknownCharacter(char),
+    #[error(
+        "tokenizer bpe-{wanted}: the training split has merges for {found} tokens only; write bpe-{found} or fewer"
+    )]
+    TooPlain { wanted: usize, found: usize },
+    #[error("tokenizer {path}: {problem}")]
+    BadTokenizer { path: String, problem: String },
+    #[error("corpus `{corpus}` is token files: write tokenizer = {found} (now {asked}), with which they were made")]
+    OtherTokenizer { corpus: String, found: String, asked: String },
+    #[error("corpus `{corpus}` is token files already")]
+    TokensAlready { corpus: String },
+    #[error("{path}: is no token file that can be used: {problem}")]
+    BadTokens { path: String, problem: String },
+    #[error("{path}: {tokens} tokens are more than the 2^31 - 1 that a file can hold")]
+    TooLong { path: String, tokens: usize },
+    #[error("{path}: holds files already; choose another folder")]
+    Occupied { path: String },
+    #[error("{path}: cannot be written")]
+    Unwritable { path: String, source: std::io::Error },
     #[error("tokenizer: {0}")]
     Tokenizer(String),
 }

@@ -1,13 +1,30 @@
 //! Text in, token windows out: corpora, tokenizers, splits and batches. It never sees a weight.
 
+mod bytes;
 mod corpus;
 mod dataset;
+mod document;
 mod error;
+mod facts;
+mod gpt2;
+mod known;
 mod tales;
+mod token_files;
 mod tokenizer;
+mod tokens;
 mod windows;
+mod words;
 
-pub use dataset::{DataConfig, Dataset, Split};
+pub use corpus::FOLDER;
+pub use dataset::{Account, ClassAccount, DataConfig, Dataset, Split};
+pub use document::Class;
 pub use error::DataError;
+pub use known::{KNOWN, Known, Member, Remote, Take};
+pub use token_files::{Count, Sidecar, write_tokens};
 pub use tokenizer::{Tokenizer, TokenizerKind};
-pub use windows::Batch;
+pub use windows::{Batch, Scored, ValidBatch};
+
+/// Bytes in hexadecimal.
+fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,59 +1,190 @@
 //! Text to token ids and back, through the `tokenizers` library.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::{Display, Formatter};
+use std::path::Path;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use strum::VariantArray;
+use sha2::{Digest, Sha256};
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence;
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder, Vocab};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, PreTokenizerWrapper};
 
-use crate::DataError;
+use crate::tokens::{Tokens, Width};
+use crate::{DataError, gpt2, hex};
 
-/// How text becomes tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// How text becomes tokens, as written in a study.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum TokenizerKind {
     /// One token per character, the vocabulary being the corpus's characters in order.
     Char,
-    /// One token per UTF-8 byte, 256 in all.
+    /// One token per byte, 256 in all.
     Byte,
+    /// Byte-pair encoding with this many tokens, trained on the training split. Sennrich, Haddow and Birch, 2016.
+    Bpe(usize),
+    /// GPT-2's 50,257 tokens.
+    Gpt2,
+    /// A `tokenizer.json` of the `tokenizers` library, by its path.
+    File(String),
 }
 
-/// Texts are encoded in pieces of this many bytes, so that memory stays small.
+/// Tokens of `bpe` where no number is written.
+const BPE_TOKENS: usize = 1024;
+
+/// Numbers of tokens that a byte-pair encoding can have: all bytes and one merge, to what a u16 holds.
+const BPE_RANGE: std::ops::RangeInclusive<usize> = 257..=1 << 16;
+
+impl FromStr for TokenizerKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "char" => Ok(TokenizerKind::Char),
+            "byte" => Ok(TokenizerKind::Byte),
+            "bpe" => Ok(TokenizerKind::Bpe(BPE_TOKENS)),
+            "gpt2" => Ok(TokenizerKind::Gpt2),
+            path if path.ends_with(".json") => Ok(TokenizerKind::File(path.into())),
+            other => {
+                let n = other.strip_prefix("bpe-").and_then(|n| n.parse().ok()).filter(|n| BPE_RANGE.contains(n));
+                n.map(TokenizerKind::Bpe).ok_or_else(|| {
+                    let (least, most) = (BPE_RANGE.start(), BPE_RANGE.end());
+                    format!(
+                        "unknown tokenizer `{other}`: must be char, byte, bpe, bpe-N with N from {least} to {most}, gpt2, or \
+                         the path of a tokenizer.json"
+                    )
+                })
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for TokenizerKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<TokenizerKind> for String {
+    fn from(kind: TokenizerKind) -> String {
+        kind.to_string()
+    }
+}
+
+impl Display for TokenizerKind {
+    fn fmt(&self, f: &mut Formatter) -> std::fmt::Result {
+        match self {
+            TokenizerKind::Char => f.write_str("char"),
+            TokenizerKind::Byte => f.write_str("byte"),
+            TokenizerKind::Bpe(n) => write!(f, "bpe-{n}"),
+            TokenizerKind::Gpt2 => f.write_str("gpt2"),
+            TokenizerKind::File(path) => f.write_str(path),
+        }
+    }
+}
+
+/// Texts are encoded in pieces of about this many bytes where pieces give the tokens of the whole.
 const PIECE: usize = 1 << 16;
+
+/// Pieces that are encoded at a time, on all cores.
+const PIECES: usize = 256;
 
 /// A tokenizer that Hugging Face tools read as `tokenizer.json`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Whether each token is one character, or one byte written as `<0x0A>`.
-    is_plain: bool,
+    shape: Shape,
+}
+
+/// What makes a tokenizer faster than the library, or a text divisible.
+enum Shape {
+    /// Each token is one character, or one byte written as `<0x0A>`; the numbers of both.
+    Plain {
+        characters: HashMap<char, u32>,
+        bytes: Vec<Option<u32>>,
+    },
+    /// GPT-2's: bytes under stand-in characters, words with the space before them. White space after something else
+    /// always begins a word.
+    ByteLevel,
+    Other,
 }
 
 impl Tokenizer {
-    /// A tokenizer of this kind for a corpus in `parts`.
-    pub fn fit(kind: TokenizerKind, parts: &[&str]) -> Result<Self, DataError> {
-        // Both are byte-pair encodings without a single merge.
-        let vocab: Vec<String> = match kind {
+    /// A tokenizer of this kind for a corpus in two parts, the first for training.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no tokenizer, a text that is not UTF-8.
+    pub(crate) fn fit(kind: &TokenizerKind, train: &[u8], valid: &[u8]) -> Result<Self, DataError> {
+        match kind {
             TokenizerKind::Char => {
-                let characters: BTreeSet<char> = parts.iter().flat_map(|part| part.chars()).collect();
-                characters.into_iter().map(String::from).collect()
+                let characters: BTreeSet<char> = utf8(train)?.chars().chain(utf8(valid)?.chars()).collect();
+                Self::plain(characters.into_iter().map(String::from).collect(), false)
             }
-            TokenizerKind::Byte => (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect(),
-        };
+            TokenizerKind::Byte => Self::plain((0..=255).map(|byte| format!("<0x{byte:02X}>")).collect(), true),
+            TokenizerKind::Bpe(n) => Self::train_bpe(*n, utf8(train)?),
+            TokenizerKind::Gpt2 => Self::gpt2(),
+            TokenizerKind::File(path) => Self::open(Path::new(path)),
+        }
+    }
+
+    /// A byte-pair encoding without a single merge.
+    fn plain(vocab: Vec<String>, are_bytes: bool) -> Result<Self, DataError> {
         let model = BPE::builder()
             .vocab_and_merges(vocab.into_iter().zip(0u32..).collect::<Vocab>(), vec![])
-            .byte_fallback(kind == TokenizerKind::Byte)
+            .byte_fallback(are_bytes)
             .build()?;
         let mut inner = tokenizers::Tokenizer::new(model);
-        match kind {
-            TokenizerKind::Char => inner.with_decoder(Some(Fuse::new())),
-            TokenizerKind::Byte => {
-                inner.with_decoder(Some(Sequence::new(vec![ByteFallback::new().into(), Fuse::new().into()])))
-            }
-        };
-        Ok(Tokenizer { inner, is_plain: true })
+        if are_bytes {
+            inner.with_decoder(Some(Sequence::new(vec![ByteFallback::new().into(), Fuse::new().into()])));
+        } else {
+            inner.with_decoder(Some(Fuse::new()));
+        }
+        Ok(Tokenizer::new(inner))
+    }
+
+    fn train_bpe(n: usize, text: &str) -> Result<Self, DataError> {
+        let trainer = BpeTrainerBuilder::new()
+            .vocab_size(n)
+            .show_progress(false)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build();
+        let mut tokenizer = Self::byte_level(BPE::default())?;
+        tokenizer.inner.train(&mut TrainerWrapper::from(trainer), pieces(text))?;
+        let found = tokenizer.vocab_size();
+        if found < n {
+            return Err(DataError::TooPlain { wanted: n, found });
+        }
+        Ok(tokenizer)
+    }
+
+    /// Words are split, and bytes stood in for, as GPT-2 does it.
+    fn byte_level(model: BPE) -> Result<Self, DataError> {
+        let mut inner = tokenizers::Tokenizer::new(model);
+        let level = ByteLevel::new(false, false, true);
+        inner.with_pre_tokenizer(Some(level)).with_decoder(Some(level));
+        Ok(Tokenizer::new(inner))
+    }
+
+    fn gpt2() -> Result<Self, DataError> {
+        let mut tokenizer = Self::byte_level(gpt2::model()?)?;
+        tokenizer.inner.add_special_tokens([AddedToken::from("<|endoftext|>", true)])?;
+        Ok(tokenizer)
+    }
+
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no tokenizer.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let problem = |problem: String| DataError::BadTokenizer { path: path.display().to_string(), problem };
+        let text = std::fs::read_to_string(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+        Self::from_json(&text).map_err(|error| problem(format!("is damaged: {error}")))
     }
 
     /// Reads the text of a `tokenizer.json`.
@@ -62,15 +193,29 @@ impl Tokenizer {
         // Settings for batches of sentences: here a text gives its own tokens, no fewer and no more.
         inner.with_padding(None);
         inner.with_truncation(None)?;
-        let is_untouched = inner.get_normalizer().is_none() && inner.get_pre_tokenizer().is_none();
-        let is_own = |token: &String| byte(token).is_some() || token.chars().count() == 1;
-        let is_plain = is_untouched && inner.get_vocab(true).keys().all(is_own);
-        Ok(Tokenizer { inner, is_plain })
+        Ok(Tokenizer::new(inner))
+    }
+
+    fn new(inner: tokenizers::Tokenizer) -> Self {
+        let shape = match inner.get_pre_tokenizer() {
+            _ if inner.get_normalizer().is_some() => Shape::Other,
+            None => Shape::plain(inner.get_vocab(true)).unwrap_or(Shape::Other),
+            Some(PreTokenizerWrapper::ByteLevel(level)) if level.use_regex && !level.add_prefix_space => {
+                Shape::ByteLevel
+            }
+            Some(_) => Shape::Other,
+        };
+        Tokenizer { inner, shape }
     }
 
     /// The text of its `tokenizer.json`.
     pub fn to_json(&self) -> Result<String, DataError> {
         Ok(self.inner.to_string(true)?)
+    }
+
+    /// SHA-256 of its `tokenizer.json`, in hexadecimal.
+    pub fn sha256(&self) -> Result<String, DataError> {
+        Ok(hex(Sha256::digest(self.to_json()?)))
     }
 
     /// Number of token ids: one more than the largest.
@@ -84,24 +229,112 @@ impl Tokenizer {
     /// A character that the vocabulary lacks.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let mut ids = vec![];
-        let mut rest = text;
-        while !rest.is_empty() {
-            let (piece, tail) = rest.split_at(rest.floor_char_boundary(PIECE.min(rest.len())));
-            let encoded = self.inner.encode_fast(piece, false)?;
-            // A character without a token is left out without a word, so the text must come back whole.
-            if self.is_plain && self.decode(encoded.get_ids())? != piece {
-                let unknown = piece.chars().find(|c| self.inner.token_to_id(&c.to_string()).is_none());
-                return Err(DataError::UnknownCharacter(unknown.unwrap_or(char::REPLACEMENT_CHARACTER)));
-            }
-            ids.extend_from_slice(encoded.get_ids());
-            rest = tail;
-        }
+        self.encode_into(text.as_bytes(), |part| {
+            ids.extend_from_slice(part);
+            Ok(())
+        })?;
         Ok(ids)
+    }
+
+    /// All tokens of a text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_into`].
+    pub(crate) fn tokens(&self, text: &[u8]) -> Result<Tokens, DataError> {
+        let width = Width::of(self.vocab_size());
+        let mut bytes = vec![];
+        self.encode_into(text, |ids| {
+            width.write(ids, &mut bytes);
+            Ok(())
+        })?;
+        Ok(Tokens { bytes: bytes.into(), width })
+    }
+
+    /// Hands the token ids of a text on, part by part.
+    ///
+    /// # Errors
+    /// A character that the vocabulary lacks, bytes that are not UTF-8 where bytes are not the tokens; what `sink` says.
+    pub(crate) fn encode_into(
+        &self,
+        text: &[u8],
+        mut sink: impl FnMut(&[u32]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        match &self.shape {
+            Shape::Plain { characters, bytes } if characters.is_empty() => {
+                let id = |&byte: &u8| bytes[usize::from(byte)].ok_or(DataError::UnknownCharacter(byte.into()));
+                text.chunks(PIECE).try_for_each(|piece| {
+                    let ids: Result<Vec<u32>, DataError> = piece.iter().map(id).collect();
+                    sink(&ids?)
+                })
+            }
+            Shape::Plain { characters, bytes } => {
+                let mut ids = Vec::with_capacity(PIECE);
+                for c in utf8(text)?.chars() {
+                    match characters.get(&c) {
+                        Some(&id) => ids.push(id),
+                        None => {
+                            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                                ids.push(bytes[usize::from(byte)].ok_or(DataError::UnknownCharacter(c))?);
+                            }
+                        }
+                    }
+                    if ids.len() >= PIECE {
+                        sink(&ids)?;
+                        ids.clear();
+                    }
+                }
+                sink(&ids)
+            }
+            Shape::ByteLevel => {
+                let mut rest = pieces(utf8(text)?).peekable();
+                while rest.peek().is_some() {
+                    let batch: Vec<&str> = rest.by_ref().take(PIECES).collect();
+                    for encoding in self.inner.encode_batch_fast(batch, false)? {
+                        sink(encoding.get_ids())?;
+                    }
+                }
+                Ok(())
+            }
+            Shape::Other => sink(self.inner.encode_fast(utf8(text)?, false)?.get_ids()),
+        }
+    }
+
+    /// Token ids of a short text, each with the byte at which its part of the text ends.
+    pub(crate) fn encode_with_ends(&self, text: &str) -> Result<Vec<(u32, usize)>, DataError> {
+        if matches!(self.shape, Shape::Plain { .. }) {
+            let mut end = 0;
+            let ids = self.encode(text)?;
+            let ended = |id| {
+                end += self.n_bytes(&[id])?;
+                Ok((id, end))
+            };
+            return ids.into_iter().map(ended).collect();
+        }
+        let encoding = self.inner.encode(text, false)?;
+        Ok(encoding.get_ids().iter().zip(encoding.get_offsets()).map(|(&id, &(_, end))| (id, end)).collect())
+    }
+
+    /// Bytes of text that tokens stand for.
+    pub(crate) fn n_bytes(&self, ids: &[u32]) -> Result<usize, DataError> {
+        let added = self.inner.get_added_vocabulary();
+        let length = |&id: &u32| {
+            let token = self.inner.id_to_token(id).unwrap_or_default();
+            match self.shape {
+                Shape::Plain { .. } => byte(&token).map_or(token.len(), |_| 1),
+                // Each character stands in for a byte.
+                _ if added.simple_id_to_token(id).is_none() => token.chars().count(),
+                _ => token.len(),
+            }
+        };
+        match self.shape {
+            Shape::Other => Ok(self.decode(ids)?.len()),
+            _ => Ok(ids.iter().map(length).sum()),
+        }
     }
 
     /// The text of token ids. Bytes that are not UTF-8 become replacement characters, and only they.
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
-        if !self.is_plain {
+        if !matches!(self.shape, Shape::Plain { .. }) {
             return Ok(self.inner.decode(ids, false)?);
         }
         // The library's decoder gives up all bytes in a row for one that is wrong, and here every token is one.
@@ -112,18 +345,77 @@ impl Tokenizer {
     }
 }
 
+impl Shape {
+    /// [`Shape::Plain`], if that is what a vocabulary is.
+    fn plain(vocab: impl IntoIterator<Item = (String, u32)>) -> Option<Self> {
+        let mut characters = HashMap::new();
+        let mut bytes = vec![None; 256];
+        for (token, id) in vocab {
+            let mut own = token.chars();
+            match (byte(&token), own.next(), own.next()) {
+                (Some(byte), ..) => bytes[usize::from(byte)] = Some(id),
+                (None, Some(c), None) => _ = characters.insert(c, id),
+                _ => return None,
+            }
+        }
+        Some(Shape::Plain { characters, bytes })
+    }
+}
+
 /// The byte that a token such as `<0x0A>` stands for.
 fn byte(token: &str) -> Option<u8> {
     u8::from_str_radix(token.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
+}
+
+fn utf8(text: &[u8]) -> Result<&str, DataError> {
+    std::str::from_utf8(text).map_err(|error| DataError::Tokenizer(format!("the text is not UTF-8: {error}")))
+}
+
+/// Cuts a text in front of white space that follows something else, where a word begins whatever stands before.
+fn pieces(text: &str) -> impl Iterator<Item = &str> + Send {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let bytes = rest.as_bytes();
+        let is_cut = |&i: &usize| bytes[i - 1].is_ascii_graphic() && matches!(bytes[i], b' ' | b'\n');
+        let end = (PIECE..bytes.len()).find(is_cut).unwrap_or(bytes.len());
+        let (piece, tail) = rest.split_at(end);
+        rest = tail;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn fit(kind: &str, text: &str) -> Tokenizer {
+        Tokenizer::fit(&kind.parse().unwrap(), text.as_bytes(), &[]).unwrap()
+    }
+
+    /// Words of different lengths, some rare, with white space of all kinds between them.
+    fn prose() -> String {
+        let spaces = [" ", "\n", "  ", "\n\n", ", ", "! ", " 12 ", "'s ", "é ", "\u{a0} ", "\t"];
+        let syllables = ["ba", "der", "li", "mo", "sta", "un", "kri", "to"];
+        let word = |i: usize| format!("{}{}{}", syllables[i % 8], syllables[i / 8 % 8], syllables[i * i % 7]);
+        (0..40_000).map(|i: usize| word(i * i * 31 % 5077) + spaces[i * 7 % 11]).collect()
+    }
+
+    #[test]
+    fn names_are_read_and_written() {
+        for (name, shown) in [("char", "char"), ("bpe", "bpe-1024"), ("bpe-300", "bpe-300"), ("a/t.json", "a/t.json")] {
+            assert_eq!(name.parse::<TokenizerKind>().unwrap().to_string(), shown);
+        }
+        let error = "bpe-10".parse::<TokenizerKind>().unwrap_err();
+        assert_eq!(
+            error,
+            "unknown tokenizer `bpe-10`: must be char, byte, bpe, bpe-N with N from 257 to 65536, gpt2, or the path of a \
+             tokenizer.json"
+        );
+    }
+
     #[test]
     fn characters_are_numbered_in_order() {
-        let tokenizer = Tokenizer::fit(TokenizerKind::Char, &["hello\n", "é w"]).unwrap();
+        let tokenizer = Tokenizer::fit(&TokenizerKind::Char, b"hello\n", "é w".as_bytes()).unwrap();
         assert_eq!(tokenizer.vocab_size(), 8);
         assert_eq!(tokenizer.encode("\n ehlé").unwrap(), [0, 1, 2, 3, 4, 7]);
         assert_eq!(tokenizer.decode(&[3, 2, 4, 4, 5]).unwrap(), "hello");
@@ -131,11 +423,12 @@ mod tests {
 
     #[test]
     fn bytes_are_their_own_numbers() {
-        let tokenizer = Tokenizer::fit(TokenizerKind::Byte, &[]).unwrap();
+        let tokenizer = fit("byte", "");
         assert_eq!(tokenizer.vocab_size(), 256);
         assert_eq!(tokenizer.encode("aé\n").unwrap(), [97, 0xC3, 0xA9, 10]);
         assert_eq!(tokenizer.decode(&[97, 0xC3, 0xA9, 10]).unwrap(), "aé\n");
         assert_eq!(tokenizer.decode(&[97, 0xC3, 98, 0xFF]).unwrap(), "a\u{fffd}b\u{fffd}");
+        assert_eq!(tokenizer.tokens(b"\xff\x00").unwrap().get(0..2).collect::<Vec<_>>(), [255, 0]);
     }
 
     #[test]
@@ -154,27 +447,75 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_survive_the_cut_into_pieces() {
-        let text = "ä€x".repeat(PIECE / 3);
-        for kind in TokenizerKind::VARIANTS {
-            let tokenizer = Tokenizer::fit(*kind, &[&text]).unwrap();
-            assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text, "{kind:?}");
+    fn pieces_change_no_token() {
+        let text = prose();
+        assert!(text.len() > 3 * PIECE && pieces(&text).count() > 3);
+        assert_eq!(pieces(&text).collect::<String>(), text);
+        for kind in ["bpe-500", "gpt2"] {
+            let tokenizer = fit(kind, &text);
+            let whole = tokenizer.inner.encode_fast(text.as_str(), false).unwrap();
+            assert!(tokenizer.encode(&text).unwrap() == whole.get_ids(), "{kind}");
         }
+    }
+
+    #[test]
+    fn every_tokenizer_gives_the_text_back() {
+        let text = prose();
+        for kind in ["char", "byte", "bpe-300", "gpt2"] {
+            let tokenizer = fit(kind, &text);
+            let ids = tokenizer.encode(&text).unwrap();
+            assert!(tokenizer.decode(&ids).unwrap() == text, "{kind}");
+            assert_eq!(tokenizer.n_bytes(&ids).unwrap(), text.len(), "{kind}");
+            let again = Tokenizer::from_json(&tokenizer.to_json().unwrap()).unwrap();
+            assert!(again.encode(&text).unwrap() == ids, "{kind}");
+            assert_eq!(again.sha256().unwrap(), tokenizer.sha256().unwrap(), "{kind}");
+            let part = &text[..text.floor_char_boundary(1000)];
+            let ends = tokenizer.encode_with_ends(part).unwrap();
+            assert_eq!(ends.last().unwrap().1, part.len(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn byte_pairs_are_learned_alike_every_time() {
+        let text = prose();
+        let first = fit("bpe-600", &text);
+        assert_eq!(first.vocab_size(), 600);
+        for _ in 0..5 {
+            assert_eq!(fit("bpe-600", &text).sha256().unwrap(), first.sha256().unwrap());
+        }
+        let error = Tokenizer::fit(&TokenizerKind::Bpe(5000), b"abab", &[]).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "tokenizer bpe-5000: the training split has merges for 258 tokens only; write bpe-258 or fewer"
+        );
+    }
+
+    #[test]
+    fn gpt2_is_openai_s() {
+        let tokenizer = fit("gpt2", "");
+        assert_eq!(tokenizer.vocab_size(), 50_257);
+        // The example of OpenAI's own encoder, and the end of a text.
+        assert_eq!(tokenizer.encode("Hello world").unwrap(), [15496, 995]);
+        assert_eq!(tokenizer.encode("<|endoftext|>").unwrap(), [50256]);
+    }
+
+    #[test]
+    fn tiny_shakespeare_has_the_published_numbers_of_tokens() {
+        let Ok(text) = std::fs::read_to_string("../../../shared/data/tinyshakespeare.txt") else {
+            eprintln!("skipped: tiny Shakespeare is not here");
+            return;
+        };
+        let (train, valid) = text.split_at(1_003_854);
+        assert_eq!(fit("char", &text).vocab_size(), 65);
+        // nanoGPT's README, for its own split.
+        let tokenizer = fit("gpt2", "");
+        let n = |part| tokenizer.encode(part).unwrap().len();
+        assert_eq!((n(train), n(valid), valid.len()), (301_966, 36_059, 111_540));
     }
 
     #[test]
     fn an_unknown_character_is_named() {
-        let tokenizer = Tokenizer::fit(TokenizerKind::Char, &["abc"]).unwrap();
-        let error = tokenizer.encode("abz").unwrap_err().to_string();
+        let error = fit("char", "abc").encode("abz").unwrap_err().to_string();
         assert_eq!(error, "the tokenizer does not know 'z': its vocabulary is the characters of the corpus");
-    }
-
-    #[test]
-    fn json_keeps_everything() {
-        for kind in TokenizerKind::VARIANTS {
-            let tokenizer = Tokenizer::fit(*kind, &["some text"]).unwrap();
-            let again = Tokenizer::from_json(&tokenizer.to_json().unwrap()).unwrap();
-            assert_eq!(again.encode("text some").unwrap(), tokenizer.encode("text some").unwrap());
-        }
     }
 }

@@ -1,8 +1,11 @@
-//! Fixed-length windows: drawn at random for training, laid end to end for validation.
+//! Fixed-length windows: drawn at random for training, fixed for validation.
 
 use random::{below, stream};
 
 use crate::Dataset;
+use crate::dataset::Windows;
+use crate::document::Class;
+use crate::tokens::Tokens;
 
 /// Windows of equal length; each target is the token after its input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +18,28 @@ pub struct Batch {
     pub seq: usize,
 }
 
+/// A batch of the validation split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValidBatch {
+    pub windows: Batch,
+    /// For each target, `[batch, seq]` row by row, whether and as what it counts. The others are the beginning of a document
+    /// that counts in the next window.
+    pub scored: Vec<Scored>,
+}
+
+/// How a target of a validation window counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scored {
+    No,
+    Yes,
+    /// Yes, and for its class too.
+    As(Class),
+}
+
 impl Batch {
-    fn new(tokens: &[u32], starts: &[usize], seq: usize) -> Self {
+    fn new(tokens: &Tokens, starts: &[usize], seq: usize) -> Self {
         let rows = |shift: usize| {
-            let ids = |start: &usize| tokens[start + shift..start + shift + seq].iter().map(|&id| id as i32);
+            let ids = |start: &usize| tokens.get(start + shift..start + shift + seq).map(|id| id as i32);
             starts.iter().flat_map(ids).collect()
         };
         Batch { inputs: rows(0), targets: rows(1), batch: starts.len(), seq }
@@ -31,75 +52,168 @@ impl Batch {
 }
 
 impl Dataset {
-    /// The training batch of a step: windows that start anywhere, a pure function of (`seed`, `step`).
-    pub fn train_batch(&self, seed: u64, step: usize, batch_size: usize, seq_len: usize) -> Batch {
+    /// The training batch of a step, a pure function of (`seed`, `step`): windows that start anywhere or, where the text is
+    /// generated, at the start of a document.
+    pub fn train_batch(&self, seed: u64, step: usize, batch_size: usize) -> Batch {
         let mut rng = stream(seed, &format!("batch/{step}"));
-        let n_starts = (self.train.len() - seq_len) as u64;
-        let starts: Vec<usize> = (0..batch_size).map(|_| below(&mut rng, n_starts) as usize).collect();
-        Batch::new(&self.train, &starts, seq_len)
+        let mut start = || match &self.starts {
+            None => below(&mut rng, (self.train.len() - self.seq_len) as u64) as usize,
+            Some(starts) => starts[below(&mut rng, starts.len() as u64) as usize] as usize,
+        };
+        let starts: Vec<usize> = (0..batch_size).map(|_| start()).collect();
+        Batch::new(&self.train, &starts, self.seq_len)
     }
 
-    /// Batches that predict every token of the validation split once; the last window may be shorter.
-    pub fn valid_batches(&self, batch_size: usize, seq_len: usize) -> Vec<Batch> {
+    /// Batches that predict every token of the validation split once, but for the ends of generated documents that are
+    /// longer than a window. The last windows may be shorter.
+    pub fn valid_batches(&self, batch_size: usize) -> impl Iterator<Item = ValidBatch> {
+        let mut rest = self.valid_windows().peekable();
+        std::iter::from_fn(move || {
+            let mut windows = vec![rest.next()?];
+            let seq = self.length(windows[0]);
+            while windows.len() < batch_size {
+                let Some(next) = rest.next_if(|&next| self.length(next) == seq) else { break };
+                windows.push(next);
+            }
+            let starts: Vec<usize> = windows.iter().map(|&(start, _)| start).collect();
+            let scored = windows.iter().flat_map(|&(start, n)| (0..seq).map(move |i| self.scored(start + i, i < n)));
+            Some(ValidBatch { windows: Batch::new(&self.valid, &starts, seq), scored: scored.collect() })
+        })
+    }
+
+    /// (start, targets that count) of each window.
+    fn valid_windows(&self) -> Box<dyn Iterator<Item = (usize, usize)> + '_> {
         let n = self.valid.len() - 1;
-        let whole: Vec<usize> = (0..n / seq_len).map(|window| window * seq_len).collect();
-        let mut batches: Vec<Batch> =
-            whole.chunks(batch_size).map(|starts| Batch::new(&self.valid, starts, seq_len)).collect();
-        if !n.is_multiple_of(seq_len) {
-            batches.push(Batch::new(&self.valid, &[n - n % seq_len], n % seq_len));
+        match &self.windows {
+            Windows::All => Box::new((0..n).step_by(self.seq_len).map(move |start| (start, n - start))),
+            Windows::Documents(windows) => Box::new(windows.iter().copied()),
         }
-        batches
+    }
+
+    /// Targets of a window.
+    fn length(&self, (start, _): (usize, usize)) -> usize {
+        self.seq_len.min(self.valid.len() - 1 - start)
+    }
+
+    fn scored(&self, target: usize, counts: bool) -> Scored {
+        match self.marks.get(target) {
+            _ if !counts => Scored::No,
+            None => Scored::Yes,
+            Some(mark) => Scored::As(mark.class),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Tokenizer, TokenizerKind};
+    use crate::{DataConfig, TokenizerKind};
+    use std::fs;
 
-    fn dataset(n_train: u32, n_valid: u32) -> Dataset {
-        Dataset {
-            tokenizer: Tokenizer::fit(TokenizerKind::Byte, &[]).unwrap(),
-            sha256: String::new(),
-            train: (0..n_train).collect(),
-            valid: (0..=n_valid).collect(),
-            valid_bytes: n_valid as usize,
-            floor: None,
-        }
+    const SEQ_LEN: usize = 7;
+
+    /// `n_train` and `n_valid` bytes of running text; training bytes count up, so each tells its place.
+    fn running(n_train: u8, n_valid: u8) -> Dataset {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("train.txt"), (0..n_train).collect::<Vec<u8>>()).unwrap();
+        fs::write(dir.path().join("valid.txt"), (0..n_valid).collect::<Vec<u8>>()).unwrap();
+        let corpus = dir.path().to_str().unwrap().to_string();
+        Dataset::load(&DataConfig { corpus, tokenizer: TokenizerKind::Byte }, SEQ_LEN).unwrap()
+    }
+
+    fn generated(corpus: &str, tokenizer: &str, seq_len: usize) -> Dataset {
+        Dataset::load(&DataConfig { corpus: corpus.into(), tokenizer: tokenizer.parse().unwrap() }, seq_len).unwrap()
+    }
+
+    /// Targets that count, in order.
+    fn scored(data: &Dataset, batch_size: usize) -> Vec<i32> {
+        let batches = data.valid_batches(batch_size);
+        let counted = batches.flat_map(|ValidBatch { windows, scored }| {
+            windows.targets.into_iter().zip(scored).filter(|(_, scored)| *scored != Scored::No)
+        });
+        counted.map(|(target, _)| target).collect()
     }
 
     #[test]
     fn targets_follow_inputs() {
-        let batch = dataset(100, 1).train_batch(3, 5, 4, 7);
-        assert_eq!((batch.batch, batch.seq, batch.inputs.len()), (4, 7, 28));
+        let batch = running(100, 1).train_batch(3, 5, 4);
+        assert_eq!((batch.batch, batch.seq, batch.inputs.len()), (4, SEQ_LEN, 28));
         assert!(batch.inputs.iter().zip(&batch.targets).all(|(input, target)| input + 1 == *target));
     }
 
     #[test]
     fn a_batch_depends_on_seed_and_step_alone() {
-        let data = dataset(1000, 1);
-        assert_eq!(data.train_batch(3, 5, 4, 7), data.train_batch(3, 5, 4, 7));
-        assert_ne!(data.train_batch(3, 5, 4, 7), data.train_batch(3, 6, 4, 7));
-        assert_ne!(data.train_batch(3, 5, 4, 7), data.train_batch(4, 5, 4, 7));
+        let data = running(250, 1);
+        assert_eq!(data.train_batch(3, 5, 4), data.train_batch(3, 5, 4));
+        assert_ne!(data.train_batch(3, 5, 4), data.train_batch(3, 6, 4));
+        assert_ne!(data.train_batch(3, 5, 4), data.train_batch(4, 5, 4));
     }
 
     #[test]
     fn every_start_can_be_drawn() {
-        let data = dataset(10, 1);
-        let mut starts: Vec<i32> = (0..200).map(|step| data.train_batch(0, step, 1, 7).inputs[0]).collect();
+        let data = running(10, 1);
+        let mut starts: Vec<i32> = (0..200).map(|step| data.train_batch(0, step, 1).inputs[0]).collect();
         starts.sort();
         starts.dedup();
         assert_eq!(starts, [0, 1, 2]);
     }
 
     #[test]
-    fn each_validation_token_is_predicted_once_at_any_batch_size() {
+    fn each_token_of_running_text_is_scored_once_at_any_batch_size() {
         for n in [1, 6, 7, 8, 50] {
             for batch_size in [1, 3, 64] {
-                let batches = dataset(10, n).valid_batches(batch_size, 7);
-                let targets: Vec<i32> = batches.iter().flat_map(|batch| batch.targets.clone()).collect();
-                assert_eq!(targets, (1..=n as i32).collect::<Vec<_>>());
+                assert_eq!(scored(&running(20, n), batch_size), (0..i32::from(n)).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn training_windows_of_stories_start_at_their_starts() {
+        for tokenizer in ["byte", "bpe-400"] {
+            let data = generated("tales", tokenizer, 48);
+            let whole = data.tokenizer.encode("\n").unwrap();
+            for step in 0..50 {
+                let batch = data.train_batch(0, step, 4);
+                for row in batch.inputs.chunks(batch.seq) {
+                    assert_eq!(row[0] as u32, whole[0], "{tokenizer}");
+                    let text =
+                        data.tokenizer.decode(&row[1..].iter().map(|&id| id as u32).collect::<Vec<_>>()).unwrap();
+                    assert!(text.starts_with(|c: char| c.is_uppercase()), "{tokenizer}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn stories_are_scored_once_and_from_their_starts() {
+        let data = generated("tales", "byte", 128);
+        let text = String::from_utf8(scored(&data, 16).iter().map(|&id| id as u8).collect()).unwrap();
+        let whole = String::from_utf8(data.valid.get(1..data.valid.len()).map(|id| id as u8).collect()).unwrap();
+        // Of a story that is longer than a window, the end is left out.
+        let expected: String = whole.split_inclusive('\n').map(|story| &story[..story.len().min(128)]).collect();
+        assert!(text == expected);
+        assert!(text.len() as f64 > 0.97 * whole.len() as f64, "{} of {}", text.len(), whole.len());
+        assert_eq!((text.len(), text.len()), (data.n_valid(), data.valid_bytes));
+        for batch_size in [1, 7] {
+            assert_eq!(scored(&data, batch_size), scored(&data, 16));
+        }
+    }
+
+    #[test]
+    fn the_floor_is_that_of_what_is_scored() {
+        // Windows that hold every story whole: the floor is that of the text, however it is cut into tokens.
+        let nats = |tokenizer: &str| {
+            let data = generated("tales", tokenizer, 512);
+            let account = data.account.as_ref().unwrap();
+            let classes = account.classes.values().map(|class| class.floor * class.n_tokens as f64).sum::<f64>();
+            let nats = account.floor * data.n_valid() as f64;
+            assert!((nats - classes).abs() < 1e-6);
+            assert_eq!(data.valid_bytes, data.marks.len().max(data.valid_bytes));
+            nats
+        };
+        let (char, bpe) = (nats("char"), nats("bpe-400"));
+        assert!((char - bpe).abs() < 1e-6, "{char} against {bpe}");
+        let facts = generated("facts-50", "char", 128).account.unwrap();
+        assert!((facts.fact_nats.unwrap() - 50.0 * 5.0 * 32f64.ln()).abs() < 1e-9);
     }
 }

@@ -1,5 +1,9 @@
 //! The comparison of a study's variants with its reference.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::f64::consts::LN_2;
+
+use data::{Account, Class};
 use serde::Serialize;
 use train::State;
 
@@ -15,8 +19,10 @@ pub struct Comparison {
     pub(crate) study: Study,
     /// One for each variant of the study.
     pub(crate) rows: Vec<Row>,
-    /// Validation loss in nats per token of a model that knew how the text was made, where that is known.
-    floor: Option<f64>,
+    /// How the corpus was parted, in words.
+    split: Option<String>,
+    /// What is known of the validation text, where it was generated.
+    account: Option<Account>,
     /// Whether all runs are of one commit and one kind of processor.
     same_program: bool,
 }
@@ -36,6 +42,12 @@ pub(crate) struct Row {
     /// exp of the mean loss.
     perplexity: Option<f64>,
     bits_per_byte: Option<f64>,
+    /// Loss by class of token, where the text was generated.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    classes: BTreeMap<Class, f64>,
+    /// Bits of the text's facts that the model has learned, by its loss on them: of `facts`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    knowledge_bits: Option<f64>,
     /// Lowest evaluation of each run, averaged; biased towards low.
     best_loss: Option<f64>,
     tokens_per_second: Option<f64>,
@@ -59,7 +71,8 @@ impl Comparison {
         Comparison {
             study: study.clone(),
             rows: rows.collect(),
-            floor: runs.iter().flatten().find_map(|run| run.meta.floor),
+            split: runs.iter().flatten().next().map(|run| run.meta.split.clone()),
+            account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
             same_program: runs.iter().flatten().all(|run| Some(program(run)) == first),
         }
     }
@@ -99,12 +112,15 @@ impl Comparison {
         if !self.same_program {
             notes.push("Runs are of different commits or processors: differences may come from that.".into());
         }
-        if let Some(floor) = self.floor {
+        if let Some(Account { floor, .. }) = self.account {
             notes.push(format!(
                 "The best possible loss on this text is {floor:.4} nats per token (perplexity {:.3}): that of a model that \
                  knows how it was made.",
                 floor.exp()
             ));
+        }
+        if let Some(split) = &self.split {
+            notes.push(format!("Split: {split}."));
         }
         notes
     }
@@ -112,11 +128,13 @@ impl Comparison {
     /// Budgets, results and differences: what decides.
     pub(crate) fn table(&self) -> Table {
         let unmatched = self.study.matching == Matching::Width;
+        let floor = self.account.as_ref().map(|account| account.floor);
         let mut table = Table::new(&[
             "variant",
             if unmatched { "params (unmatched)" } else { "params" },
             "FLOPs/token",
             "valid loss",
+            if floor.is_some() { "above floor" } else { "bits/byte" },
             "perplexity",
             "ppl difference [95%]",
             "seeds better",
@@ -130,6 +148,10 @@ impl Comparison {
                 match (row.loss, row.loss_deviation) {
                     (Some(loss), Some(deviation)) => format!("{loss:.4} ±{deviation:.4}"),
                     (loss, _) => show(loss, |loss| format!("{loss:.4}")),
+                },
+                match floor {
+                    Some(floor) => show(row.loss, |loss| format!("{:.4}", loss - floor)),
+                    None => show(row.bits_per_byte, |bits| format!("{bits:.4}")),
                 },
                 show(row.perplexity, |ppl| format!("{ppl:.3}")),
                 show(row.difference, |d| difference(&d, |nats| format!("{:+.2}%", percent(nats)))),
@@ -154,6 +176,39 @@ impl Comparison {
             ]);
         }
         table
+    }
+
+    /// Loss by class of token, each with what it is above its floor.
+    pub(crate) fn classes(&self) -> Option<Table> {
+        let Account { classes, .. } = self.account.as_ref()?;
+        let names = classes.keys().map(|class| <&str>::from(class).replace('_', " "));
+        let header: Vec<String> = std::iter::once("loss by class (above floor)".to_string()).chain(names).collect();
+        let n: usize = classes.values().map(|class| class.n_tokens).sum();
+        let shares = classes.values().map(|class| format!("{:.1}%", 100.0 * class.n_tokens as f64 / n as f64));
+        let mut rows: Vec<Vec<String>> = vec![std::iter::once("share of tokens".into()).chain(shares).collect()];
+        for row in &self.rows {
+            let cells = classes.iter().map(|(class, own)| {
+                show(row.classes.get(class), |loss| format!("{loss:.4} ({:+.4})", loss - own.floor))
+            });
+            rows.push(std::iter::once(row.variant.clone()).chain(cells).collect());
+        }
+        Some(Table { header, rows })
+    }
+
+    /// What the models know by heart, on a text of facts.
+    pub(crate) fn knowledge(&self) -> Option<Table> {
+        let bits = self.account.as_ref()?.fact_nats? / LN_2;
+        let mut table = Table::new(&["variant", "bits known", "of", "share", "bits per parameter"]);
+        for row in &self.rows {
+            table.rows.push(vec![
+                row.variant.clone(),
+                show(row.knowledge_bits, |known| grouped(known.max(0.0).round() as usize)),
+                grouped(bits.round() as usize),
+                show(row.knowledge_bits, |known| format!("{:.1}%", 100.0 * known / bits)),
+                show(row.knowledge_bits.zip(row.n_params), |(known, n)| format!("{:.4}", known / n as f64)),
+            ]);
+        }
+        Some(table)
     }
 
     /// What the columns of [`Comparison::measures`] mean.
@@ -188,6 +243,10 @@ impl Row {
                 .collect();
             Paired::of(&pairs)
         };
+        let class_loss = |class| mean(each(&|run| run.last()?.classes.get(&class).copied()));
+        let classes = runs.iter().filter_map(RunResult::last).flat_map(|line| line.classes.keys().copied());
+        let classes: BTreeSet<Class> = classes.collect();
+        let classes = classes.into_iter().filter_map(|class| Some((class, class_loss(class)?)));
         let (n_done, n_diverged) = (count(State::Done), count(State::Diverged));
         Row {
             variant: variant.into(),
@@ -200,6 +259,8 @@ impl Row {
             loss_deviation: losses.and_then(|(_, deviation)| deviation),
             perplexity: losses.map(|(mean, _)| mean.exp()),
             bits_per_byte: mean(each(&|run| run.last()?.bits_per_byte)),
+            classes: classes.collect(),
+            knowledge_bits: mean(each(&RunResult::knowledge_bits)),
             best_loss: mean(each(&|run| run.last().and(run.best()).map(|line| line.loss))),
             tokens_per_second: mean(each(&RunResult::tokens_per_second)),
             roughness: mean(each(&RunResult::roughness)),
@@ -269,7 +330,7 @@ fn runs(n: usize) -> String {
 }
 
 /// Digits in groups of three.
-pub(crate) fn grouped(number: usize) -> String {
+pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -286,7 +347,7 @@ mod tests {
     use super::*;
     use crate::plan::Variant;
     use crate::plan::tests::plan;
-    use data::Split;
+    use data::{ClassAccount, Split};
     use train::{Meta, MetricLine};
 
     /// A run of 200 steps whose last validation loss is `loss`, on a curve with a little regular noise.
@@ -297,7 +358,8 @@ mod tests {
             split,
             loss,
             perplexity: loss.exp(),
-            bits_per_byte: (split == Split::Valid).then(|| loss / std::f64::consts::LN_2),
+            bits_per_byte: (split == Split::Valid).then(|| loss / LN_2),
+            classes: [(Class::Syntax, loss / 2.0), (Class::Fact, loss * 2.0)].into(),
             lr: None,
             grad_norm: None,
             seconds: 0.1,
@@ -307,6 +369,12 @@ mod tests {
             (1..=200).map(|step| line(step, Split::Train, loss + 2.0 / step as f64 + noise(step))).collect();
         metrics.push(line(100, Split::Valid, loss - 0.001));
         metrics.push(line(200, Split::Valid, loss));
+        let class = |n_tokens, floor| ClassAccount { n_tokens, floor };
+        let account = Account {
+            floor: 0.1618,
+            classes: [(Class::Syntax, class(900, 0.18)), (Class::Fact, class(100, 0.0))].into(),
+            fact_nats: Some(500.0),
+        };
         let meta = Meta {
             commit: "c0ffee".into(),
             version: "0.1.0".into(),
@@ -318,7 +386,8 @@ mod tests {
             corpus_sha256: "00".into(),
             n_params: 803_584,
             flops_per_token: 5_151_744,
-            floor: Some(0.1618),
+            split: "one half each".into(),
+            account: Some(account),
             started: 0,
         };
         RunResult { state, config: train::RunConfig { variant: variant.into(), seed, ..config }, meta, metrics }
@@ -354,6 +423,8 @@ mod tests {
         ]));
         insta::assert_snapshot!(comparison.plain());
         insta::assert_snapshot!(comparison.measures().markdown());
+        insta::assert_snapshot!(comparison.classes().unwrap().markdown());
+        insta::assert_snapshot!(comparison.knowledge().unwrap().markdown());
     }
 
     #[test]

@@ -11,9 +11,9 @@ mod show;
 mod stats;
 mod table;
 
-pub use compare::Comparison;
+pub use compare::{Comparison, grouped};
 pub use overrides::{Override, nearest};
 pub use plan::{Plan, Study, Variant, description};
 pub use report::Report;
-pub use settings::{Matching, imported};
+pub use settings::{Matching, baseline};
 pub use table::Table;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use data::Dataset;
+use data::{Account, Dataset};
 use model::{Budget, ModelConfig, Parts};
 use serde::{Deserialize, Serialize};
 use train::{Backend, BadFile, ConfigError, RunConfig, write_whole};
@@ -24,8 +24,17 @@ pub struct Plan {
     pub(crate) settings: Settings,
     /// The reference first.
     pub(crate) variants: Vec<PlannedVariant>,
-    /// Validation loss of a model that knew how the text was made, where that is known.
-    pub(crate) floor: Option<f64>,
+    /// The text behind its tokens.
+    pub(crate) text: Text,
+}
+
+/// What a plan says about its text.
+pub(crate) struct Text {
+    /// How it was parted, in words.
+    pub(crate) split: &'static str,
+    pub(crate) n_train: usize,
+    pub(crate) n_valid: usize,
+    pub(crate) account: Option<Account>,
 }
 
 /// One variant with its budget.
@@ -84,12 +93,14 @@ impl Plan {
             return Err(base.blame(&error).unwrap_or(error).into());
         }
         let data = Dataset::load(&settings.data, settings.model.seq_len)?;
+        let tokenizer_sha256 = data.tokenizer.sha256()?;
         let run = |variant: &str, settings: &Settings| RunConfig {
             study: name.into(),
             variant: variant.into(),
             seed: 0,
             backend,
             corpus_sha256: data.sha256.clone(),
+            tokenizer_sha256: tokenizer_sha256.clone(),
             vocab_size: data.tokenizer.vocab_size(),
             model: settings.model.clone(),
             data: settings.data.clone(),
@@ -131,7 +142,9 @@ impl Plan {
             study.variants.push(variant.description(changes));
             variants.push(variant);
         }
-        Ok(Plan { study, settings, variants, floor: data.floor })
+        let (n_train, n_valid) = (data.n_train(), data.n_valid());
+        let text = Text { split: data.split, n_train, n_valid, account: data.account };
+        Ok(Plan { study, settings, variants, text })
     }
 
     /// Every run, one seed after the other, so that differences can be taken early.
@@ -316,7 +329,7 @@ pub(crate) mod tests {
     fn budgets_that_cannot_be_matched_are_refused() {
         check_error(
             "[[variant]]\nname = \"deep\"\nmodel.n_layers = 40\n",
-            "study.toml:1: variant `deep` has 2,667,264 parameters, +231.9% against 803,584 of `baseline`, and d_ff cannot \
+            "study.toml:1: variant `deep` has 2,675,328 parameters, +229.6% against 811,648 of `baseline`, and d_ff cannot \
              make up for it; write match = \"width\" at the top to compare unequal budgets",
         );
     }

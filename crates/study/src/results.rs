@@ -1,9 +1,10 @@
 //! What the run folders of a study hold.
 
+use std::f64::consts::LN_2;
 use std::path::Path;
 
 use anyhow::Result;
-use data::Split;
+use data::{Class, Split};
 use train::{BadFile, Meta, MetricLine, RunConfig, RunFolder, State};
 
 use crate::plan::Study;
@@ -86,6 +87,14 @@ impl RunResult {
         seconds.sort_by(f64::total_cmp);
         let median = *seconds.get(seconds.len() / 2)?;
         Some((self.config.train.batch_size * self.config.model.seq_len) as f64 / median)
+    }
+
+    /// Bits of the text's facts that the model knows at the end: what they hold, less what its loss on them is.
+    pub(crate) fn knowledge_bits(&self) -> Option<f64> {
+        let account = self.meta.account.as_ref()?;
+        let n_tokens = account.classes.get(&Class::Fact)?.n_tokens;
+        let left = self.last()?.classes.get(&Class::Fact)? * n_tokens as f64;
+        Some((account.fact_nats? - left) / LN_2)
     }
 
     /// Roughness of the early training loss, in nats; see [`roughness`].

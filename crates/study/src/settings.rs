@@ -38,18 +38,19 @@ pub(crate) struct Settings {
     pub(crate) train: TrainConfig,
 }
 
-/// The config of a run that nobody trained here: a model from elsewhere under the baseline's other settings.
-pub fn imported(name: &str, model: ModelConfig, vocab_size: usize, backend: Backend) -> RunConfig {
-    let baseline: Settings = toml::from_str(BASELINE).expect("the baseline is valid");
+/// The baseline as the config of a run, before a text is read.
+pub fn baseline(backend: Backend) -> RunConfig {
+    let Settings { model, data, train, .. } = toml::from_str(BASELINE).expect("the baseline is valid");
     RunConfig {
-        study: "imported".into(),
-        variant: name.into(),
+        study: "baseline".into(),
+        variant: "baseline".into(),
         seed: 0,
         backend,
         corpus_sha256: String::new(),
-        vocab_size,
+        tokenizer_sha256: String::new(),
+        vocab_size: 0,
         model,
-        data: baseline.data,
-        train: baseline.train,
+        data,
+        train,
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::{Display, Formatter, Result};
 use model::{Budget, Parts};
 
 use crate::compare::grouped;
-use crate::plan::{Plan, PlannedVariant};
+use crate::plan::{Plan, PlannedVariant, Text};
 use crate::settings::Matching;
 use crate::table::Table;
 
@@ -79,8 +79,20 @@ impl Display for Plan {
             };
             writeln!(f, "{} changes {}{width}", variant.name, variant.changes.join(", "))?;
         }
-        if let Some(floor) = self.floor {
-            writeln!(f, "\nthe best possible validation loss on this text is {floor:.4} nats per token")?;
+        let Text { split, n_train, n_valid, account } = &self.text;
+        writeln!(
+            f,
+            "\n{}: {} tokens to train on, {} to validate; {split}",
+            self.settings.data.corpus,
+            grouped(*n_train),
+            grouped(*n_valid)
+        )?;
+        if let Some(account) = account {
+            writeln!(f, "the best possible validation loss on this text is {:.4} nats per token", account.floor)?;
+            if account.fact_nats.is_some() {
+                let exposures = tokens as f64 / *n_valid as f64;
+                writeln!(f, "each fact is seen about {exposures:.0} times")?;
+            }
         }
         let config = toml::to_string(&self.variants[0].config).expect("a config is a table");
         write!(f, "\nconfiguration of {}, seed 0:\n\n{config}", self.study.variants[0].name)

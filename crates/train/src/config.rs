@@ -17,8 +17,10 @@ pub struct RunConfig {
     /// Seeds the weights, the order of the batches and dropout.
     pub seed: u64,
     pub backend: Backend,
-    /// SHA-256 of the corpus's text.
+    /// SHA-256 of the corpus.
     pub corpus_sha256: String,
+    /// SHA-256 of the tokenizer's `tokenizer.json`.
+    pub tokenizer_sha256: String,
     /// Number of token ids.
     pub vocab_size: usize,
     pub model: ModelConfig,
@@ -124,6 +126,7 @@ pub(crate) mod tests {
             seed: 0,
             backend: Backend::Flex,
             corpus_sha256: String::new(),
+            tokenizer_sha256: String::new(),
             vocab_size: 256,
             model: ModelConfig {
                 seq_len: 16,

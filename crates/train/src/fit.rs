@@ -15,7 +15,7 @@ use data::{Dataset, Split};
 use rand::Rng;
 use random::stream;
 
-use crate::evaluate::evaluate;
+use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::folder::{MetricLine, MetricsFile};
 use crate::learner::{LanguageModel, Report, clip};
 use crate::{Ending, RunConfig, RunFolder};
@@ -53,13 +53,13 @@ impl StepLoop {
         events: &mut SupervisedTrainingEventProcessor<LanguageModel>,
         should_stop: impl Fn() -> bool,
     ) -> Result<Ending> {
-        let RunConfig { seed, model, train, .. } = &self.config;
+        let RunConfig { seed, train, .. } = &self.config;
         let mut metrics = MetricsFile::create(&self.folder)?;
         let start = Instant::now();
         events.process_train(LearnerEvent::StartSplit { epoch_number: 1, total_items: train.steps })?;
         for step in 1..=train.steps {
             let step_start = Instant::now();
-            let batch = self.data.train_batch(*seed, step, train.batch_size, model.seq_len);
+            let batch = self.data.train_batch(*seed, step, train.batch_size);
             self.device.seed(stream(*seed, &format!("dropout/{step}")).next_u64());
             let output = learner.train_step(batch);
             let (grads, grad_norm) = clip(output.grads, &learner.model(), train.grad_clip);
@@ -86,7 +86,7 @@ impl StepLoop {
 
             if step % train.eval_every == 0 || step == train.steps {
                 let eval_start = Instant::now();
-                let report = evaluate(&learner.model().valid(), &self.data, &self.config);
+                let report = evaluate(&learner.model().valid(), &self.data, BATCH_SIZE);
                 let loss = report.loss();
                 if !loss.is_finite() {
                     return Ok(Ending::Diverged { step });
@@ -94,6 +94,7 @@ impl StepLoop {
                 let bits = report.nats / std::f64::consts::LN_2;
                 metrics.write(&MetricLine {
                     bits_per_byte: Some(bits / self.data.valid_bytes as f64),
+                    classes: report.classes.iter().map(|(&class, (nats, n))| (class, nats / *n as f64)).collect(),
                     ..MetricLine::new(step, Split::Valid, loss, eval_start.elapsed().as_secs_f64())
                 })?;
                 tracing::info!(step, loss, "evaluated");

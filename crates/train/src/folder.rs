@@ -1,11 +1,12 @@
 //! The folder of a run: what is in it and how it is written.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use data::{Split, Tokenizer};
+use data::{Account, Class, Split, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::config::label;
@@ -100,6 +101,9 @@ pub struct MetricLine {
     /// Validation only: loss in bits per UTF-8 byte of the text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bits_per_byte: Option<f64>,
+    /// Validation of generated text only: loss by class of token.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub classes: BTreeMap<Class, f64>,
     /// Training only: learning rate of the step.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lr: Option<f64>,
@@ -114,7 +118,8 @@ impl MetricLine {
     pub(crate) fn new(step: usize, split: Split, loss: f64, seconds: f64) -> Self {
         // JSON has no infinity.
         let perplexity = loss.exp().min(f64::MAX);
-        MetricLine { step, split, loss, perplexity, bits_per_byte: None, lr: None, grad_norm: None, seconds }
+        let classes = BTreeMap::new();
+        MetricLine { step, split, loss, perplexity, bits_per_byte: None, classes, lr: None, grad_norm: None, seconds }
     }
 }
 
@@ -157,8 +162,11 @@ pub struct Meta {
     pub corpus_sha256: String,
     pub n_params: usize,
     pub flops_per_token: usize,
-    /// Validation loss in nats per token of a model that knew how the text was made, where that is known.
-    pub floor: Option<f64>,
+    /// How the corpus was parted, in words.
+    pub split: String,
+    /// What is known of the validation text, where it was generated.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub account: Option<Account>,
     /// Seconds since 1970.
     pub started: u64,
 }

@@ -1,11 +1,13 @@
 //! The decoder as burn's `Learner` sees it: loss, gradients, optimizer.
 
+use std::collections::BTreeMap;
+
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{ExecutionError, Int, Tensor, TensorData};
 use burn::train::metric::Adaptor;
 use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
-use data::Batch;
+use data::{Batch, Class, Scored, ValidBatch};
 use model::Decoder;
 
 use crate::TrainConfig;
@@ -22,6 +24,8 @@ pub(crate) struct Report {
     /// Negative log-likelihood of the batch, summed over its tokens.
     pub(crate) nats: f64,
     pub(crate) n_tokens: usize,
+    /// Nats and tokens of each class, of a validation batch of generated text.
+    pub(crate) classes: BTreeMap<Class, (f64, usize)>,
     pub(crate) lr: f64,
     pub(crate) tokens_per_second: f64,
     pub(crate) seconds_left: f64,
@@ -70,14 +74,25 @@ impl TrainStep for LanguageModel {
 }
 
 impl InferenceStep for LanguageModel {
-    type Input = Batch;
+    type Input = ValidBatch;
     type Output = Report;
 
-    /// The loss of a batch, summed over its tokens in f64.
-    fn step(&self, batch: Batch) -> Report {
-        let nll = self.nll(&batch).into_data().convert::<f32>().try_into_vec::<f32>().expect("just converted to f32");
-        let nats = nll.into_iter().map(f64::from).sum();
-        Report { nats, n_tokens: batch.n_tokens(), ..Report::default() }
+    /// The loss of a batch, summed in f64 over the tokens that count.
+    fn step(&self, ValidBatch { windows, scored }: ValidBatch) -> Report {
+        let nll = self.nll(&windows).into_data().convert::<f32>().try_into_vec::<f32>().expect("just converted to f32");
+        let mut report = Report::default();
+        for (nats, scored) in nll.into_iter().map(f64::from).zip(scored) {
+            if scored == Scored::No {
+                continue;
+            }
+            report.nats += nats;
+            report.n_tokens += 1;
+            if let Scored::As(class) = scored {
+                let sum = report.classes.entry(class).or_default();
+                *sum = (sum.0 + nats, sum.1 + 1);
+            }
+        }
+        report
     }
 }
 
@@ -189,7 +204,7 @@ mod tests {
         config.train = train;
         let mut learner = learner(&config, backend);
         let mut model = learner.model();
-        let start = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/start.safetensors");
+        let start = "tests/fixtures/start.safetensors";
         model.decoder.load_from(&mut SafetensorsStore::from_file(start)).unwrap();
         learner.load_model(model.into_record());
 

@@ -1,6 +1,7 @@
 //! One run from its config to its last checkpoint.
 
 use std::fs;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use burn::train::logger::InMemoryMetricLogger;
 use burn::train::renderer::MetricsRenderer;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
-use data::{Batch, DataError, Dataset};
+use data::{DataError, Dataset};
 
 use crate::fit::StepLoop;
 use crate::folder::lock;
@@ -109,7 +110,13 @@ fn train(
     let data = Dataset::load(&config.data, config.model.seq_len)?;
     if data.sha256 != config.corpus_sha256 {
         let planned = config.corpus_sha256.clone();
-        return Err(DataError::Changed { corpus: config.data.corpus.clone(), found: data.sha256, planned }.into());
+        let what = format!("corpus `{}`", config.data.corpus);
+        return Err(DataError::Changed { what, found: data.sha256, planned }.into());
+    }
+    let found = data.tokenizer.sha256()?;
+    if found != config.tokenizer_sha256 {
+        let what = format!("tokenizer {}", config.data.tokenizer);
+        return Err(DataError::Changed { what, found, planned: config.tokenizer_sha256.clone() }.into());
     }
     if data.tokenizer.vocab_size() != config.vocab_size {
         let found = data.tokenizer.vocab_size();
@@ -205,7 +212,8 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
         corpus_sha256: data.sha256.clone(),
         n_params: budget.params.total(),
         flops_per_token: budget.flops.total(),
-        floor: data.floor,
+        split: data.split.into(),
+        account: data.account.clone(),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }
 }
@@ -213,35 +221,35 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
 /// burn asks for data loaders; the step loop takes its batches by number instead, so that a step is a pure function.
 struct NoLoader;
 
-impl DataLoader<Batch> for NoLoader {
-    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<Batch> + 'a> {
-        Box::new(NoBatches)
+impl<B: Send + 'static> DataLoader<B> for NoLoader {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<B> + 'a> {
+        Box::new(NoBatches(PhantomData))
     }
 
     fn num_items(&self) -> usize {
         0
     }
 
-    fn to_device(&self, _device: &Device) -> Arc<dyn DataLoader<Batch>> {
+    fn to_device(&self, _device: &Device) -> Arc<dyn DataLoader<B>> {
         Arc::new(NoLoader)
     }
 
-    fn slice(&self, _start: usize, _end: usize) -> Arc<dyn DataLoader<Batch>> {
+    fn slice(&self, _start: usize, _end: usize) -> Arc<dyn DataLoader<B>> {
         Arc::new(NoLoader)
     }
 }
 
-struct NoBatches;
+struct NoBatches<B>(PhantomData<B>);
 
-impl Iterator for NoBatches {
-    type Item = Result<Batch, DatasetError>;
+impl<B> Iterator for NoBatches<B> {
+    type Item = Result<B, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         None
     }
 }
 
-impl DataLoaderIterator<Batch> for NoBatches {
+impl<B> DataLoaderIterator<B> for NoBatches<B> {
     fn progress(&self) -> Progress {
         Progress::new(0, 0, None)
     }

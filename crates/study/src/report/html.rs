@@ -13,6 +13,12 @@ use crate::table::Table;
 /// Bins of a curve: as many as the eye can part.
 const N_BINS: usize = 200;
 
+const CLASSES: &str = "Nats per token after the last step, averaged over seeds; in brackets, above the best that is \
+    possible for the class. First mentions are mostly chance; what a model has to learn shows in the others.";
+
+const KNOWLEDGE: &str = "What the text's facts hold, less the loss on them. A model that has not learned them is near zero, or \
+    below.";
+
 /// Colors that stay apart for color-blind eyes. Okabe and Ito, 2008.
 const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7f00"];
 
@@ -69,6 +75,12 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     );
     page += &format!("<h2>Other measures</h2>\n{}", table(&comparison.measures()));
     page += &format!("<p class=\"soft\">{}</p>\n", Comparison::MEASURES);
+    if let Some(classes) = comparison.classes() {
+        page += &format!("<h2>Loss by class</h2>\n<p class=\"soft\">{CLASSES}</p>\n{}", table(&classes));
+    }
+    if let Some(knowledge) = comparison.knowledge() {
+        page += &format!("<h2>Knowledge</h2>\n<p class=\"soft\">{KNOWLEDGE}</p>\n{}", table(&knowledge));
+    }
     page += &what_differs(&results.study);
     page += &provenance(results);
     page + "</body>\n</html>\n"
@@ -111,7 +123,7 @@ fn provenance(results: &StudyResults) -> String {
     let RunConfig { data, backend, .. } = &run.config;
     let text = format!(
         "command      {}\nprogram      ablate {} ({}), burn {}\nbackend      {backend}, {} thread(s) a run\nmachine      {}, {}\n\
-         corpus       {}, SHA-256 {}\n\nConfiguration of the reference\n\n{}",
+         corpus       {}, SHA-256 {}\ntokenizer    {}, SHA-256 {}\nsplit        {}\n\nConfiguration of the reference\n\n{}",
         meta.command,
         meta.version,
         meta.commit,
@@ -121,6 +133,9 @@ fn provenance(results: &StudyResults) -> String {
         meta.os,
         data.corpus,
         meta.corpus_sha256,
+        data.tokenizer,
+        run.config.tokenizer_sha256,
+        meta.split,
         toml::to_string(&run.config).expect("it was read from TOML")
     );
     format!("<h2>How it was made</h2>\n<pre>{}</pre>\n", escape(&text))

@@ -61,6 +61,9 @@ fn markdown(comparison: &Comparison) -> String {
         text += &format!("- {}: {}\n", variant.name, changes(variant));
     }
     text += &format!("\n{}\n{}\n\n", comparison.measures().markdown(), Comparison::MEASURES);
+    for table in [comparison.classes(), comparison.knowledge()].into_iter().flatten() {
+        text += &format!("{}\n", table.markdown());
+    }
     text += "Losses are of the whole validation split after the last step, in nats per token; differences are paired by seed.\n";
     text
 }

@@ -1,0 +1,363 @@
+//! Token files that other trainers read and write.
+//!
+//! llm.c's: 256 little-endian 32-bit words, the first of them a magic number, a version and the number of tokens; then the
+//! tokens, two bytes each or four. nanoGPT's: two-byte tokens and nothing else.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::corpus::{Corpus, Parts, sha256};
+use crate::tokens::{Tokens, Width};
+use crate::{DataError, Tokenizer, TokenizerKind};
+
+const HEADER: usize = 1024;
+
+impl Width {
+    /// The magic number and the version of llm.c's files.
+    fn magic(self) -> (u32, u32) {
+        match self {
+            Width::U16 => (20_240_520, 1),
+            Width::U32 => (20_240_801, 7),
+        }
+    }
+}
+
+/// What token files do not say themselves: `tokens.json` beside them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sidecar {
+    pub corpus: String,
+    pub corpus_sha256: String,
+    /// How the corpus was parted, in words.
+    pub split: String,
+    /// As `data.tokenizer` names it.
+    pub tokenizer: TokenizerKind,
+    pub tokenizer_sha256: String,
+    pub vocab_size: usize,
+    pub train: Count,
+    pub valid: Count,
+    /// -ln p(validation text) of a model that knew how it was made, where that is known. Windows that start anywhere
+    /// cannot reach it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub valid_nats: Option<f64>,
+}
+
+/// The size of a part.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Count {
+    pub tokens: usize,
+    /// Of the text.
+    pub bytes: usize,
+}
+
+/// A folder with token files for training and for validation.
+pub(crate) struct TokenFolder {
+    path: PathBuf,
+    name: String,
+    pub(crate) train: Tokens,
+    pub(crate) valid: Tokens,
+    sidecar: Option<Sidecar>,
+}
+
+impl TokenFolder {
+    /// Whether a folder holds token files.
+    pub(crate) fn is_at(path: &Path) -> bool {
+        file_ending(path, &["train.bin"]).is_some()
+    }
+
+    pub(crate) fn open(path: &Path, name: &str) -> Result<Self, DataError> {
+        let missing = |hint: &str| DataError::Missing { corpus: name.into(), hint: hint.into() };
+        let find = |endings: &[&str]| file_ending(path, endings);
+        let train = find(&["train.bin"]).ok_or_else(|| missing("no train.bin is in it"))?;
+        let valid = find(&["val.bin", "valid.bin"]).ok_or_else(|| missing("no val.bin or valid.bin is in it"))?;
+        let beside = path.join("tokens.json");
+        let sidecar = match fs::read(&beside) {
+            Ok(text) => Some(serde_json::from_slice(&text).map_err(|error| damaged(&beside, &error.to_string()))?),
+            Err(_) => None,
+        };
+        Ok(TokenFolder { path: path.into(), name: name.into(), train: read(&train)?, valid: read(&valid)?, sidecar })
+    }
+
+    pub(crate) fn sha256(&self) -> String {
+        sha256([&*self.train.bytes, &*self.valid.bytes])
+    }
+
+    /// The tokenizer that made the files.
+    ///
+    /// # Errors
+    /// Another one is asked for, or none can be told; a token that it does not have.
+    pub(crate) fn tokenizer(&self, kind: &TokenizerKind) -> Result<Tokenizer, DataError> {
+        let own = self.path.join("tokenizer.json");
+        let wrong = |found: &str| DataError::OtherTokenizer {
+            corpus: self.name.clone(),
+            found: found.into(),
+            asked: kind.to_string(),
+        };
+        let tokenizer = match (&self.sidecar, kind) {
+            (Some(sidecar), _) if sidecar.tokenizer != *kind => return Err(wrong(&sidecar.tokenizer.to_string())),
+            (Some(sidecar), _) => {
+                let tokenizer = Tokenizer::open(&own)?;
+                if tokenizer.sha256()? != sidecar.tokenizer_sha256 {
+                    return Err(damaged(&own, "it is not the one that tokens.json names"));
+                }
+                tokenizer
+            }
+            (None, TokenizerKind::Char | TokenizerKind::Bpe(_)) => {
+                return Err(wrong("gpt2, byte or the path of a tokenizer.json"));
+            }
+            (None, kind) => Tokenizer::fit(kind, &[], &[])?,
+        };
+        let vocab_size = tokenizer.vocab_size();
+        for tokens in [&self.train, &self.valid] {
+            if let Some(id) = tokens.get(0..tokens.len()).max().filter(|&id| id as usize >= vocab_size) {
+                let problem = format!("it holds token {id}, and the tokenizer {kind} has {vocab_size}");
+                return Err(damaged(&self.path, &problem));
+            }
+        }
+        Ok(tokenizer)
+    }
+
+    /// Bytes of text behind the training tokens, where they are written down.
+    pub(crate) fn train_bytes(&self) -> Option<usize> {
+        self.sidecar.as_ref().map(|sidecar| sidecar.train.bytes)
+    }
+
+    /// Bytes of text behind the validation tokens.
+    pub(crate) fn valid_bytes(&self, tokenizer: &Tokenizer) -> Result<usize, DataError> {
+        match &self.sidecar {
+            Some(sidecar) => Ok(sidecar.valid.bytes),
+            None => tokenizer.n_bytes(&self.valid.get(0..self.valid.len()).collect::<Vec<u32>>()),
+        }
+    }
+}
+
+/// The first file in a folder, by name, that ends so.
+fn file_ending(folder: &Path, endings: &[&str]) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    files.into_iter().find(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        endings.iter().any(|ending| name.ends_with(ending))
+    })
+}
+
+fn damaged(path: &Path, problem: &str) -> DataError {
+    DataError::BadTokens { path: path.display().to_string(), problem: problem.into() }
+}
+
+/// Maps a token file.
+fn read(path: &Path) -> Result<Tokens, DataError> {
+    let bytes = Bytes::map(path).map_err(|error| damaged(path, &format!("it cannot be read: {error}")))?;
+    let word = |i: usize| bytes.get(4 * i..4 * i + 4).map(|word| u32::from_le_bytes(word.try_into().expect("four")));
+    let width = [Width::U16, Width::U32].into_iter().find(|width| word(0) == Some(width.magic().0));
+    let tokens = match width {
+        Some(width) => {
+            let (_, version) = width.magic();
+            if word(1) != Some(version) {
+                return Err(damaged(path, &format!("its header does not say version {version}")));
+            }
+            let n = word(2).map_or(0, |n| n as usize);
+            if bytes.len() != HEADER + n * width.n_bytes() {
+                let problem = format!("its header says {n} tokens, and it is {} bytes long", bytes.len());
+                return Err(damaged(path, &problem));
+            }
+            Tokens { bytes: bytes.slice(HEADER..bytes.len()), width }
+        }
+        None if bytes.len() % 2 == 1 => return Err(damaged(path, "an odd number of bytes are no two-byte tokens")),
+        None => Tokens { bytes, width: Width::U16 },
+    };
+    if tokens.len() == 0 {
+        return Err(damaged(path, "it holds no token"));
+    }
+    Ok(tokens)
+}
+
+/// Tokenizes a corpus into the folder `out`: `train.bin` and `valid.bin` as llm.c has them, `tokenizer.json`, and
+/// `tokens.json`. A text is mapped and passes through piece by piece.
+///
+/// # Errors
+/// A corpus that cannot be used; a folder that cannot be written, or is not empty.
+pub fn write_tokens(corpus: &str, kind: &TokenizerKind, out: &Path) -> Result<Sidecar, DataError> {
+    let corpus = Corpus::open(corpus)?;
+    corpus.check_text(kind)?;
+    let joined = |documents: &[crate::document::Document]| {
+        Bytes::from(documents.iter().flat_map(|document| document.text.bytes()).collect::<Vec<u8>>())
+    };
+    let (train, valid, valid_nats) = match &corpus.parts {
+        Parts::Text { train, valid } => (train.clone(), valid.clone(), None),
+        Parts::Documents { train, valid } => {
+            let nats = valid.iter().flat_map(|document| &document.marks).map(|mark| mark.nats).sum();
+            (joined(train), joined(valid), Some(nats))
+        }
+        Parts::Tokens(_) => return Err(DataError::TokensAlready { corpus: corpus.name }),
+    };
+    let tokenizer = Tokenizer::fit(kind, &train, &valid)?;
+    let unwritable = |source| DataError::Unwritable { path: out.display().to_string(), source };
+    if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(DataError::Occupied { path: out.display().to_string() });
+    }
+    fs::create_dir_all(out).map_err(unwritable)?;
+    let width = Width::of(tokenizer.vocab_size());
+    let count = |text: &Bytes, name: &str| -> Result<Count, DataError> {
+        let tokens = write(&out.join(name), text, &tokenizer, width)?;
+        Ok(Count { tokens, bytes: text.len() })
+    };
+    let sidecar = Sidecar {
+        corpus: corpus.name.clone(),
+        corpus_sha256: corpus.sha256.clone(),
+        split: corpus.split.into(),
+        tokenizer: kind.clone(),
+        tokenizer_sha256: tokenizer.sha256()?,
+        vocab_size: tokenizer.vocab_size(),
+        train: count(&train, "train.bin")?,
+        valid: count(&valid, "valid.bin")?,
+        valid_nats,
+    };
+    fs::write(out.join("tokenizer.json"), tokenizer.to_json()?).map_err(unwritable)?;
+    let text = serde_json::to_string_pretty(&sidecar).expect("plain data") + "\n";
+    fs::write(out.join("tokens.json"), text).map_err(unwritable)?;
+    Ok(sidecar)
+}
+
+/// Writes the tokens of a text, whole or not at all, and counts them.
+fn write(path: &Path, text: &[u8], tokenizer: &Tokenizer, width: Width) -> Result<usize, DataError> {
+    let unwritable = |source| DataError::Unwritable { path: path.display().to_string(), source };
+    let partial = path.with_extension("partial");
+    let mut file = BufWriter::new(File::create(&partial).map_err(unwritable)?);
+    file.write_all(&[0; HEADER]).map_err(unwritable)?;
+    let mut n = 0usize;
+    let mut bytes = vec![];
+    tokenizer.encode_into(text, |ids| {
+        n += ids.len();
+        bytes.clear();
+        width.write(ids, &mut bytes);
+        file.write_all(&bytes).map_err(unwritable)
+    })?;
+    let Ok(count) = u32::try_from(n).map_err(drop).and_then(|n| if n < 1 << 31 { Ok(n) } else { Err(()) }) else {
+        return Err(DataError::TooLong { path: path.display().to_string(), tokens: n });
+    };
+    let (magic, version) = width.magic();
+    let header: Vec<u8> = [magic, version, count].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let finish = || -> std::io::Result<()> {
+        file.rewind()?;
+        file.write_all(&header)?;
+        file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    finish().map_err(unwritable)?;
+    Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataConfig, Dataset};
+
+    const TEXT: &str = "It is a truth universally acknowledged that a test must be in want of a text. ";
+
+    fn load(folder: &Path, tokenizer: &str) -> Result<Dataset, DataError> {
+        let corpus = folder.to_str().unwrap().to_string();
+        Dataset::load(&DataConfig { corpus, tokenizer: tokenizer.parse().unwrap() }, 8)
+    }
+
+    fn ids(tokens: &Tokens) -> Vec<u32> {
+        tokens.get(0..tokens.len()).collect()
+    }
+
+    #[test]
+    fn written_files_are_read_back_as_the_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let (text, out) = (dir.path().join("text.txt"), dir.path().join("tokens"));
+        fs::write(&text, TEXT.repeat(50)).unwrap();
+        for tokenizer in ["char", "byte", "bpe-300", "gpt2"] {
+            let kind = tokenizer.parse().unwrap();
+            let sidecar = write_tokens(text.to_str().unwrap(), &kind, &out).unwrap();
+            let (direct, mapped) = (load(&text, tokenizer).unwrap(), load(&out, tokenizer).unwrap());
+            assert_eq!(ids(&direct.train), ids(&mapped.train), "{tokenizer}");
+            assert_eq!(ids(&direct.valid), ids(&mapped.valid), "{tokenizer}");
+            assert_eq!(direct.valid_bytes, mapped.valid_bytes, "{tokenizer}");
+            assert_eq!(direct.train_batch(0, 1, 4), mapped.train_batch(0, 1, 4), "{tokenizer}");
+            assert_eq!(sidecar.train.bytes + sidecar.valid.bytes, 50 * TEXT.len());
+            // The header as llm.c reads it.
+            let bytes = fs::read(out.join("train.bin")).unwrap();
+            let word = |i: usize| u32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap());
+            assert_eq!((word(0), word(1), word(2) as usize), (20_240_520, 1, sidecar.train.tokens));
+            assert_eq!(bytes.len(), 1024 + 2 * sidecar.train.tokens);
+            let error = write_tokens(text.to_str().unwrap(), &kind, &out).unwrap_err().to_string();
+            assert!(error.ends_with("holds files already; choose another folder"), "{error}");
+            let other = load(&out, if tokenizer == "byte" { "char" } else { "byte" }).err().unwrap().to_string();
+            assert!(other.contains(&format!("is token files: write tokenizer = {kind} (now ")), "{other}");
+            fs::remove_dir_all(&out).unwrap();
+        }
+    }
+
+    #[test]
+    fn files_of_other_trainers_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens: Vec<u32> = (0..200).map(|i| i * 251 % 50_257).collect();
+        let bytes = |width: Width| {
+            let mut bytes = vec![];
+            width.write(&tokens, &mut bytes);
+            bytes
+        };
+        let header = |width: Width| {
+            let (magic, version) = width.magic();
+            let mut header: Vec<u8> = [magic, version, 200].iter().flat_map(|word| word.to_le_bytes()).collect();
+            header.resize(HEADER, 0);
+            header
+        };
+        let nanogpt = bytes(Width::U16);
+        let llmc = [header(Width::U16), bytes(Width::U16)].concat();
+        let llama = [header(Width::U32), bytes(Width::U32)].concat();
+        for file in [nanogpt, llmc, llama] {
+            fs::write(dir.path().join("a_train.bin"), &file).unwrap();
+            fs::write(dir.path().join("a_val.bin"), &file).unwrap();
+            let data = load(dir.path(), "gpt2").unwrap();
+            assert_eq!(ids(&data.train), tokens);
+            let text = data.tokenizer.n_bytes(&tokens).unwrap();
+            assert_eq!(data.valid_bytes, text);
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (text, out) = (dir.path().join("text.txt"), dir.path().join("tokens"));
+        fs::write(&text, TEXT.repeat(50)).unwrap();
+        write_tokens(text.to_str().unwrap(), &TokenizerKind::Byte, &out).unwrap();
+        let train = out.join("train.bin");
+        let good = fs::read(&train).unwrap();
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            bytes
+        };
+        let cases: [(Vec<u8>, &str); 6] = [
+            (good[..good.len() - 2].to_vec(), "its header says 3510 tokens, and it is 8042 bytes long"),
+            (good[..1000].to_vec(), "its header says 3510 tokens, and it is 1000 bytes long"),
+            (changed(4, 9), "its header does not say version 1"),
+            (changed(HEADER + 1, 1), "it holds token 329, and the tokenizer byte has 256"),
+            (vec![1, 2, 3], "an odd number of bytes are no two-byte tokens"),
+            (vec![], "it holds no token"),
+        ];
+        for (bytes, problem) in cases {
+            fs::write(&train, bytes).unwrap();
+            let error = load(&out, "byte").err().unwrap().to_string();
+            assert!(error.ends_with(problem), "{error}");
+        }
+        fs::write(&train, good).unwrap();
+        fs::write(
+            out.join("tokenizer.json"),
+            Tokenizer::fit(&TokenizerKind::Gpt2, &[], &[]).unwrap().to_json().unwrap(),
+        )
+        .unwrap();
+        let error = load(&out, "byte").err().unwrap().to_string();
+        assert!(error.ends_with("it is not the one that tokens.json names"), "{error}");
+        fs::write(out.join("tokens.json"), "{").unwrap();
+        assert!(load(&out, "byte").is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! Gets published corpora: the only part of the program that opens a network connection.
+//!
+//! Everything is prepared in `data/.NAME/`: downloads that can be resumed, and the files taken from them. Once all are
+//! there and checked, they are renamed to `data/NAME/` together.
+
+mod download;
+mod unpack;
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use data::{Known, Remote};
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+
+/// Where to get a corpus from, if not from the addresses that are known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Source<'a> {
+    /// An address to try first; one that ends in `/` is continued with the name of the file.
+    pub mirror: Option<&'a str>,
+    /// A file that is here already, or a folder with the files.
+    pub from: Option<&'a Path>,
+}
+
+/// Why a corpus could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    #[error("corpus `{corpus}`: {file} cannot be had: {reasons}")]
+    Unavailable { corpus: String, file: String, reasons: String },
+    #[error(
+        "corpus `{corpus}` has no address of its own: get {file} and give it with `--from`; data/README.md says how"
+    )]
+    NoAddress { corpus: String, file: String },
+    #[error("{path}: {problem}")]
+    BadFile { path: String, problem: String },
+    #[error("corpus `{corpus}`: another process is fetching it; wait for it")]
+    Busy { corpus: String },
+    #[error("{path}: cannot be written")]
+    Io { path: String, source: io::Error },
+}
+
+impl FetchError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.display().to_string();
+        |source| FetchError::Io { path, source }
+    }
+
+    fn bad(path: &Path, problem: impl Into<String>) -> Self {
+        FetchError::BadFile { path: path.display().to_string(), problem: problem.into() }
+    }
+}
+
+/// Gets a corpus into the folder of its name below `root`, unless it is there, and returns that.
+///
+/// # Errors
+/// Nothing is left under the final name; what was downloaded is kept for the next try.
+pub fn fetch(known: &Known, source: Source, root: &Path) -> Result<PathBuf, FetchError> {
+    let folder = root.join(known.name);
+    if folder.exists() {
+        return Ok(folder);
+    }
+    let staging = root.join(format!(".{}", known.name));
+    let ready = staging.join("ready");
+    fs::create_dir_all(&staging).map_err(FetchError::io(&staging))?;
+    let _lock = lock(&staging, known.name)?;
+    if ready.exists() {
+        // Left over by a process that was ended in between.
+        fs::remove_dir_all(&ready).map_err(FetchError::io(&ready))?;
+    }
+    fs::create_dir(&ready).map_err(FetchError::io(&ready))?;
+    for remote in known.remotes {
+        let file = obtain(known, remote, source, &staging)?;
+        unpack::take(&remote.take, &file, &ready)?;
+    }
+    fs::rename(&ready, &folder).map_err(FetchError::io(&folder))?;
+    // What is left has no use; the corpus is there.
+    let _ = fs::remove_dir_all(&staging);
+    Ok(folder)
+}
+
+/// Keeps other processes out until the file is dropped.
+fn lock(staging: &Path, corpus: &str) -> Result<File, FetchError> {
+    let path = staging.join(".lock");
+    let file = File::create(&path).map_err(FetchError::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(FetchError::Busy { corpus: corpus.into() }),
+        Err(TryLockError::Error(error)) => Err(FetchError::io(&path)(error)),
+    }
+}
+
+/// A checked copy of a remote file in the staging folder.
+fn obtain(known: &Known, remote: &Remote, source: Source, staging: &Path) -> Result<PathBuf, FetchError> {
+    let part = staging.join(format!("{}.part", remote.file));
+    if let Some(from) = source.from {
+        let file = if from.is_dir() { from.join(remote.file) } else { from.to_path_buf() };
+        fs::copy(&file, &part).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                FetchError::bad(&file, format!("cannot be read: {error}"))
+            }
+            _ => FetchError::io(&part)(error),
+        })?;
+        return match check(&part, remote)? {
+            Ok(()) => Ok(part),
+            Err(problem) => {
+                fs::remove_file(&part).map_err(FetchError::io(&part))?;
+                Err(FetchError::bad(&file, format!("is not {}: {problem}", remote.file)))
+            }
+        };
+    }
+    let mirror = source.mirror.map(|url| if url.ends_with('/') { format!("{url}{}", remote.file) } else { url.into() });
+    let urls: Vec<String> = mirror.into_iter().chain(remote.urls.iter().map(|url| url.to_string())).collect();
+    if urls.is_empty() {
+        return Err(FetchError::NoAddress { corpus: known.name.into(), file: remote.file.into() });
+    }
+    let mut reasons = vec![];
+    for url in urls {
+        match download::download(&url, &part, remote)? {
+            Ok(()) => return Ok(part),
+            Err(reason) => reasons.push(format!("{url} {reason}")),
+        }
+    }
+    let reasons = reasons.join("; ");
+    Err(FetchError::Unavailable { corpus: known.name.into(), file: remote.file.into(), reasons })
+}
+
+/// Whether a file has the size and the hash that are published; if not, what is wrong.
+fn check(path: &Path, remote: &Remote) -> Result<Result<(), String>, FetchError> {
+    let found = fs::metadata(path).map_err(FetchError::io(path))?.len();
+    if found != remote.bytes {
+        return Ok(Err(format!("{found} bytes instead of {}", remote.bytes)));
+    }
+    let bar = bar(remote.bytes, "checking");
+    let mut file = bar.wrap_read(File::open(path).map_err(FetchError::io(path))?);
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer).map_err(FetchError::io(path))? {
+            0 => break,
+            n => hash.update(&buffer[..n]),
+        }
+    }
+    bar.finish_and_clear();
+    Ok(same_hash(hash, remote.sha256))
+}
+
+fn same_hash(hash: Sha256, expected: &str) -> Result<(), String> {
+    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    if found == expected { Ok(()) } else { Err(format!("its SHA-256 is {found} instead of {expected}")) }
+}
+
+/// A progress bar with speed and time left, where there is a terminal.
+fn bar(bytes: u64, what: &str) -> ProgressBar {
+    let shape = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+    let style = ProgressStyle::with_template(shape).expect("a valid template").progress_chars("=> ");
+    ProgressBar::new(bytes).with_style(style).with_message(what.to_string())
+}
