@@ -3,22 +3,13 @@
 use std::path::Path;
 
 use anyhow::Result;
-use data::{DataConfig, Dataset, FOLDER, KNOWN, Known, write_tokens};
+use data::{DataConfig, Dataset, FOLDER, GENERATED, KNOWN, Known, write_tokens};
 use fetch::Source;
 use study::{grouped, nearest};
 use train::{Backend, ConfigError};
 
 use crate::cli::{Data, Fetch, ShowCorpus, Tokenize};
 use crate::print;
-
-/// Corpora that the program writes itself.
-const GENERATED: [(&str, &str); 2] = [
-    (
-        "tales",
-        "generated stories whose lowest possible loss is known; tales-N, up to 16, has N times the words and the text",
-    ),
-    ("facts", "512 people with random attributes, to be learned by heart; facts-N, up to 4096, has N of them"),
-];
 
 pub fn dispatch(command: Data) -> Result<u8> {
     match command {
@@ -35,10 +26,10 @@ fn list() -> String {
         lines.push([name.into(), "built in".into(), String::new(), description.into()]);
     }
     for known in KNOWN {
-        let state = if Path::new(FOLDER).join(known.name).exists() { "here" } else { "not here" };
+        let state = if known.is_at(&Path::new(FOLDER).join(known.name)) { "here" } else { "not here" };
         let bytes: u64 = known.remotes.iter().map(|remote| remote.bytes).sum();
         let description = format!("{} ({}; {})", known.description, known.license, known.split);
-        lines.push([known.name.into(), state.into(), format!("{:.1} MB", bytes as f64 / 1e6), description]);
+        lines.push([known.name.into(), state.into(), format!("{:.1} MB to get", bytes as f64 / 1e6), description]);
     }
     let width = |i: usize| lines.iter().map(|line| line[i].len()).max().unwrap_or(0);
     let (name, state, size) = (width(0), width(1), width(2));
@@ -60,8 +51,8 @@ fn show(args: ShowCorpus) -> Result<String> {
     let mut text = format!(
         "corpus      {}, SHA-256 {}\nsplit       {}\ntraining    {}\nvalidation  {}\ntokenizer   {}, {} token ids, SHA-256 {}\n",
         config.corpus,
-        dataset.sha256,
-        dataset.split,
+        dataset.origin.sha256,
+        dataset.origin.split_rule,
         part(dataset.n_train(), dataset.train_bytes),
         part(dataset.n_valid(), Some(dataset.valid_bytes)),
         config.tokenizer,
@@ -102,10 +93,13 @@ fn known(name: &str) -> Result<&'static Known, ConfigError> {
 fn tokenize(args: &Tokenize) -> Result<u8> {
     let sidecar = write_tokens(&args.corpus, &args.tokenizer, &args.out)?;
     print(&format!(
-        "{}: {} tokens to train on, {} to validate, {} token ids\n",
+        "{}: {} tokens to train on, {} to validate, {} token ids; name it in a study as data.corpus = \"{}\" with data.tokenizer \
+         = \"{}\"\n",
         args.out.display(),
         grouped(sidecar.train.tokens),
         grouped(sidecar.valid.tokens),
-        grouped(sidecar.vocab_size)
+        grouped(sidecar.vocab_size),
+        args.out.display(),
+        sidecar.tokenizer
     ))
 }

@@ -112,7 +112,9 @@ fn print(text: &str) -> Result<u8> {
 
 /// Says something beside the results. There is nowhere to complain if that fails.
 fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    // Names of files and corpora may hold what would command the terminal.
+    let plain: String = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    let _ = writeln!(std::io::stderr(), "{plain}");
 }
 
 fn plan(args: &cli::Study) -> Result<Plan> {
@@ -213,8 +215,16 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             Some(FetchError::Io { .. }) => return 6,
             None => {}
         }
-        if let Some(DataError::Unwritable { .. }) = cause.downcast_ref() {
-            return 6;
+        match cause.downcast_ref() {
+            Some(
+                DataError::BadSize { .. }
+                | DataError::TooPlain { .. }
+                | DataError::OtherTokenizer { .. }
+                | DataError::Occupied { .. }
+                | DataError::TokensAlready { .. },
+            ) => return 2,
+            Some(DataError::Unwritable { .. }) => return 6,
+            _ => {}
         }
         if cause.is::<DataError>() || cause.is::<BadFile>() {
             return 5;

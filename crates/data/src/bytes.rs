@@ -23,10 +23,11 @@ enum Storage {
 impl Bytes {
     /// Maps a file for reading.
     pub(crate) fn map(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
+        // Opening a pipe would wait for its other end.
+        if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
+        let file = File::open(path)?;
         // SAFETY: the map is only read. Whoever changes the file meanwhile changes what is read, or ends the process if the
         // file becomes shorter; the hash of a corpus is taken from the same map.
         let map = unsafe { Mmap::map(&file)? };

@@ -5,8 +5,8 @@ use std::fmt::{Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::{Corpus, Parts};
-use crate::document::{Class, Document, Mark};
+use crate::corpus::{Corpus, Origin, Parts, joined};
+use crate::document::{Class, Document};
 use crate::facts::NATS_PER_FACT;
 use crate::tokens::Tokens;
 use crate::{DataError, Tokenizer, TokenizerKind};
@@ -41,10 +41,8 @@ impl Display for Split {
 pub struct Dataset {
     pub tokenizer: Tokenizer,
     pub seq_len: usize,
-    /// Of the corpus, in hexadecimal.
-    pub sha256: String,
-    /// How the corpus was parted, in words.
-    pub split: &'static str,
+    pub origin: Origin,
+    /// The training split; of generated text, behind one token of context.
     pub(crate) train: Tokens,
     /// Where training windows can start, if not anywhere: one token before each document.
     pub(crate) starts: Option<Vec<u32>>,
@@ -52,13 +50,41 @@ pub struct Dataset {
     pub(crate) valid: Tokens,
     pub(crate) windows: Windows,
     /// What is known of the validation tokens, the one of context left out; empty for a text that nobody generated.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<TokenMark>,
     /// Bytes of the training text, where they are known.
     pub train_bytes: Option<usize>,
     /// Bytes of the validation text that is scored.
     pub valid_bytes: usize,
     /// What is known of how the text was made.
     pub account: Option<Account>,
+}
+
+/// What is known of a validation token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TokenMark {
+    /// That of its first character that is no white space.
+    pub(crate) class: Class,
+    /// -ln p(its characters | all before in the document)
+    pub(crate) nats: f64,
+    /// Facts whose last character it holds.
+    n_facts: usize,
+    n_bytes: usize,
+}
+
+impl TokenMark {
+    /// The mark of the bytes `from..to` of a document. A tokenizer from elsewhere may give a token no text of its own.
+    fn of(document: &Document, from: usize, to: usize) -> Self {
+        let last = document.marks.len() - 1;
+        let is_space = |&i: &usize| document.text.as_bytes()[i].is_ascii_whitespace();
+        let first = (from..to).find(|i| !is_space(i)).unwrap_or(from.min(last));
+        let is_fact = |i: usize| document.marks.get(i).is_some_and(|mark| mark.class == Class::Fact);
+        TokenMark {
+            class: document.marks[first].class,
+            nats: document.marks[from..to].iter().map(|mark| mark.nats).sum(),
+            n_facts: (from..to).filter(|&i| is_fact(i) && !is_fact(i + 1)).count(),
+            n_bytes: to - from,
+        }
+    }
 }
 
 /// Where validation windows lie.
@@ -81,11 +107,12 @@ pub struct Account {
     pub fact_nats: Option<f64>,
 }
 
-/// The tokens of one class. A token belongs to the class of its first character.
+/// The tokens of one class. A token belongs to the class of its first character that is no white space.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassAccount {
     pub n_tokens: usize,
-    /// Nats per token.
+    /// Nats per token, as [`Account::floor`]. Where tokens are longer than a character, a token's share in the floor is what
+    /// its characters have; a model of tokens may shift some of that between neighbours, and so between classes.
     pub floor: f64,
 }
 
@@ -97,62 +124,66 @@ impl Dataset {
     pub fn load(config: &DataConfig, seq_len: usize) -> Result<Self, DataError> {
         let corpus = Corpus::open(&config.corpus)?;
         corpus.check_text(&config.tokenizer)?;
-        let Corpus { name, sha256, split, parts } = corpus;
+        let Corpus { name, origin, parts } = corpus;
         let dataset = match parts {
-            Parts::Documents { train, valid } => Self::of_documents(&train, &valid, &config.tokenizer, seq_len)?,
+            Parts::Documents { train, valid } => {
+                Self::of_documents(origin, &train, &valid, &config.tokenizer, seq_len)?
+            }
             Parts::Text { train, valid } => {
                 let tokenizer = Tokenizer::fit(&config.tokenizer, &train, &valid)?;
-                let text_bytes = train.len();
+                let (train_bytes, valid_bytes) = (Some(train.len()), valid.len());
                 let (train, scored) = (tokenizer.tokens(&train)?, tokenizer.tokens(&valid)?);
-                let train_bytes = Some(text_bytes);
-                Dataset { train_bytes, ..Self::plain(tokenizer, seq_len, train, scored, valid.len()) }
+                let plain = Self::plain(origin, tokenizer, seq_len, train, scored);
+                Dataset { train_bytes, valid_bytes, ..plain }
             }
             Parts::Tokens(folder) => {
                 let tokenizer = folder.tokenizer(&config.tokenizer)?;
                 let (train_bytes, valid_bytes) = (folder.train_bytes(), folder.valid_bytes(&tokenizer)?);
-                Dataset { train_bytes, ..Self::plain(tokenizer, seq_len, folder.train, folder.valid, valid_bytes) }
+                let plain = Self::plain(origin, tokenizer, seq_len, folder.train, folder.valid);
+                Dataset { train_bytes, valid_bytes, ..plain }
             }
         };
-        let dataset = Dataset { sha256, split, ..dataset };
+        if dataset.n_valid() == 0 {
+            return Err(DataError::Empty { corpus: name });
+        }
         if dataset.train.len() < seq_len + 1 || dataset.starts.as_ref().is_some_and(Vec::is_empty) {
-            return Err(DataError::TooShort { corpus: name, tokens: dataset.train.len(), needed: seq_len + 1 });
+            return Err(DataError::TooShort { corpus: name, tokens: dataset.n_train(), needed: seq_len + 1 });
         }
         Ok(dataset)
     }
 
     /// Running text: windows start anywhere in training, and lie end to end in validation. The last token of training is the
-    /// context of the first of validation, so that each of these is predicted once.
-    fn plain(tokenizer: Tokenizer, seq_len: usize, train: Tokens, scored: Tokens, valid_bytes: usize) -> Self {
-        let valid = scored.behind(train.get(train.len() - 1..train.len()).next().expect("no corpus is empty"));
+    /// context of the first of validation, so that each of these is predicted once. Bytes are for the caller to fill in.
+    fn plain(origin: Origin, tokenizer: Tokenizer, seq_len: usize, train: Tokens, scored: Tokens) -> Self {
+        let context = train.get(train.len().saturating_sub(1)..train.len()).next().unwrap_or(0);
+        let valid = scored.behind(context);
         Dataset {
             tokenizer,
             seq_len,
-            sha256: String::new(),
-            split: "",
+            origin,
             train,
             starts: None,
             valid,
             windows: Windows::All,
             marks: vec![],
             train_bytes: None,
-            valid_bytes,
+            valid_bytes: 0,
             account: None,
         }
     }
 
     fn of_documents(
+        origin: Origin,
         train: &[Document],
         valid: &[Document],
         kind: &TokenizerKind,
         seq_len: usize,
     ) -> Result<Self, DataError> {
-        let joined =
-            |documents: &[Document]| documents.iter().map(|document| document.text.as_str()).collect::<String>();
-        let (train_text, valid_text) = (joined(train), joined(valid));
-        let tokenizer = Tokenizer::fit(kind, train_text.as_bytes(), valid_text.as_bytes())?;
+        let train_text = joined(train);
+        let tokenizer = Tokenizer::fit(kind, train_text.as_bytes(), joined(valid).as_bytes())?;
         let vocab_size = tokenizer.vocab_size();
         // All documents end alike, so the end of one is the context of the next.
-        let context = *tokenizer.encode(&train[0].text)?.last().expect("a document is not empty");
+        let context = tokenizer.encode(&train[0].text)?.last().copied().unwrap_or(0);
 
         let mut ids = vec![context];
         let mut starts = vec![];
@@ -163,27 +194,25 @@ impl Dataset {
         starts.retain(|&start| start as usize + seq_len < ids.len());
         let train = Tokens::new(&ids, vocab_size);
 
-        let mut ids = vec![context];
-        let (mut marks, mut ends) = (vec![], vec![]);
+        let (mut ids, mut marks, mut ends) = (vec![], vec![], vec![]);
         for document in valid {
-            let mut start = 0;
-            for (id, end) in tokenizer.encode_with_ends(&document.text)? {
-                // A tokenizer from elsewhere may give a token no text of its own.
-                let end = end.clamp(start, document.marks.len());
-                let first = document.marks[start.min(document.marks.len() - 1)];
-                let nats = document.marks[start..end].iter().map(|mark| mark.nats).sum();
+            let mut from = 0;
+            let spans = tokenizer.encode_with_ends(&document.text)?;
+            for (i, &(id, end)) in spans.iter().enumerate() {
+                // A tokenizer from elsewhere may leave white space to no token.
+                let to =
+                    if i + 1 == spans.len() { document.marks.len() } else { end.clamp(from, document.marks.len()) };
                 ids.push(id);
-                marks.push(Mark { class: first.class, nats });
-                start = end;
+                marks.push(TokenMark::of(document, from, to));
+                from = to;
             }
-            ends.push(ids.len() - 1);
+            ends.push(ids.len());
         }
         let windows = whole_documents(&ends, seq_len);
-        let valid = Tokens::new(&ids, vocab_size);
-        let scored = || windows.iter().flat_map(|&(start, n)| start..start + n);
-        let valid_bytes = tokenizer.n_bytes(&scored().map(|i| ids[i + 1]).collect::<Vec<u32>>())?;
-        let account = Account::of(scored().map(|i| marks[i]));
-        let plain = Self::plain(tokenizer, seq_len, train, valid.clone(), valid_bytes);
+        let scored = || windows.iter().flat_map(|&(start, n)| &marks[start..start + n]);
+        let account = Account::of(scored());
+        let valid_bytes = scored().map(|mark| mark.n_bytes).sum();
+        let valid = Tokens::new(&ids, vocab_size).behind(context);
         Ok(Dataset {
             starts: Some(starts),
             valid,
@@ -191,13 +220,19 @@ impl Dataset {
             marks,
             account: Some(account),
             train_bytes: Some(train_text.len()),
-            ..plain
+            valid_bytes,
+            ..Self::plain(origin, tokenizer, seq_len, train, Tokens::new(&[], vocab_size))
         })
     }
 
     /// Tokens of the training split.
     pub fn n_train(&self) -> usize {
-        self.train.len()
+        self.train.len() - self.n_context()
+    }
+
+    /// Tokens before the training split.
+    fn n_context(&self) -> usize {
+        usize::from(self.starts.is_some())
     }
 
     /// The text of the first `n` tokens of the training split.
@@ -205,7 +240,8 @@ impl Dataset {
     /// # Errors
     /// A tokenizer that cannot tell.
     pub fn beginning(&self, n: usize) -> Result<String, DataError> {
-        self.tokenizer.decode(&self.train.get(0..n.min(self.train.len())).collect::<Vec<u32>>())
+        let first = self.n_context();
+        self.tokenizer.decode(&self.train.get(first..self.train.len().min(first + n)).collect::<Vec<u32>>())
     }
 
     /// Tokens of the validation split that are scored.
@@ -218,15 +254,13 @@ impl Dataset {
 }
 
 impl Account {
-    fn of(scored: impl Iterator<Item = Mark>) -> Self {
+    fn of<'a>(scored: impl Iterator<Item = &'a TokenMark>) -> Self {
         let mut sums: BTreeMap<Class, (usize, f64)> = BTreeMap::new();
         let mut n_facts = 0;
-        let mut before = None;
-        for Mark { class, nats } in scored {
-            let sum = sums.entry(class).or_default();
-            *sum = (sum.0 + 1, sum.1 + nats);
-            n_facts += usize::from(class == Class::Fact && before != Some(class));
-            before = Some(class);
+        for mark in scored {
+            let sum = sums.entry(mark.class).or_default();
+            *sum = (sum.0 + 1, sum.1 + mark.nats);
+            n_facts += mark.n_facts;
         }
         let n: usize = sums.values().map(|(n, _)| n).sum();
         let nats: f64 = sums.values().map(|(_, nats)| nats).sum();

@@ -13,9 +13,9 @@ pub enum Class {
     Syntax,
     /// A name, thing or color that the document has not mentioned: mostly chance.
     FirstMention,
-    /// A name or thing chosen among those mentioned.
+    /// The name of a person or a thing, chosen among those mentioned.
     CopiedName,
-    /// What follows from earlier sentences with certainty.
+    /// What an earlier sentence has said of that person or thing. Only which of two things is repeated is open.
     RecalledAttribute,
     /// A clause within a clause, with its name.
     NestedClause,
@@ -45,20 +45,20 @@ pub(crate) type Phrase<'a> = Vec<(&'a str, Class)>;
 /// Writes a document choice by choice.
 pub(crate) struct Writer<'a> {
     rng: &'a mut ChaCha8Rng,
-    account: Account,
+    marks: Marks,
     document: Document,
 }
 
 /// Whether the probability of each character is worked out, which takes most of the time. It changes no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Account {
+pub(crate) enum Marks {
     Kept,
     Left,
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn new(rng: &'a mut ChaCha8Rng, account: Account) -> Self {
-        Writer { rng, account, document: Document::default() }
+    pub(crate) fn new(rng: &'a mut ChaCha8Rng, marks: Marks) -> Self {
+        Writer { rng, marks, document: Document::default() }
     }
 
     pub(crate) fn finish(self) -> Document {
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
         phrase: impl Fn(usize, usize) -> Phrase<'p>,
     ) {
         let written = phrase(group, place);
-        if self.account == Account::Kept {
+        if self.marks == Marks::Kept {
             let each = groups.iter().enumerate().flat_map(|(g, &(weight, n))| (0..n).map(move |i| (g, i, weight)));
             let phrases = each.filter(|&(_, _, weight)| weight > 0);
             let text = |g, i| phrase(g, i).into_iter().map(|(text, _)| text).collect();

@@ -13,12 +13,18 @@ pub enum DataError {
     Unreadable { corpus: String, source: std::io::Error },
     #[error("corpus `{corpus}` is empty, or too short to be parted: a corpus is a text of some length")]
     Empty { corpus: String },
-    #[error("corpus `{corpus}` is a folder without a .txt file and without token files")]
+    #[error(
+        "corpus `{corpus}` is a folder of {n} texts: every tenth is for validation, so it needs ten or more, or else a train.txt and a valid.txt"
+    )]
+    FewDocuments { corpus: String, n: usize },
+    #[error(
+        "corpus `{corpus}` is a folder without a .txt file and without token files (train.bin with valid.bin or val.bin)"
+    )]
     NoText { corpus: String },
     #[error("corpus `{corpus}`: must be {form} with N from 1 to {most}")]
     BadSize { corpus: String, form: String, most: usize },
     #[error(
-        "corpus `{corpus}` is not UTF-8 text: byte {offset} of its {part} part is not valid; convert it to UTF-8 first, or write tokenizer = \"byte\""
+        "corpus `{corpus}` is not UTF-8: byte {offset} of {part} is not valid; convert it to UTF-8 first, or write tokenizer = \"byte\""
     )]
     NotUtf8 { corpus: String, part: &'static str, offset: usize },
     #[error(
@@ -27,15 +33,17 @@ pub enum DataError {
     TooShort { corpus: String, tokens: usize, needed: usize },
     #[error("{what} has changed since this run was planned: SHA-256 {found}, planned {planned}")]
     Changed { what: String, found: String, planned: String },
-    #[error("the tokenizer does not know {0:?}: its vocabulary is the characters of the corpus")]
+    #[error("the tokenizer does not know {0:?}: no such character is in its vocabulary")]
     UnknownCharacter(char),
     #[error(
-        "tokenizer bpe-{wanted}: the training split has merges for {found} tokens only; write bpe-{found} or fewer"
+        "tokenizer bpe-{wanted}: the training split has merges for {found} tokens only; write fewer, or tokenizer = \"byte\""
     )]
     TooPlain { wanted: usize, found: usize },
     #[error("tokenizer {path}: {problem}")]
     BadTokenizer { path: String, problem: String },
-    #[error("corpus `{corpus}` is token files: write tokenizer = {found} (now {asked}), with which they were made")]
+    #[error(
+        "corpus `{corpus}` is token files: its tokenizer is {asked}, and must be that with which they were made, {found} (data.tokenizer, or --tokenizer)"
+    )]
     OtherTokenizer { corpus: String, found: String, asked: String },
     #[error("corpus `{corpus}` is token files already")]
     TokensAlready { corpus: String },
@@ -43,7 +51,7 @@ pub enum DataError {
     BadTokens { path: String, problem: String },
     #[error("{path}: {tokens} tokens are more than the 2^31 - 1 that a file can hold")]
     TooLong { path: String, tokens: usize },
-    #[error("{path}: holds files already; choose another folder")]
+    #[error("{path}: is there already; choose another --out")]
     Occupied { path: String },
     #[error("{path}: cannot be written")]
     Unwritable { path: String, source: std::io::Error },

@@ -1,5 +1,7 @@
 //! Corpora that others publish, with what is needed to get the very same bytes.
 
+use std::path::Path;
+
 /// A corpus that can be fetched into `data/NAME/`.
 pub struct Known {
     pub name: &'static str,
@@ -8,6 +10,19 @@ pub struct Known {
     /// How it is parted once it lies there.
     pub split: &'static str,
     pub remotes: &'static [Remote],
+}
+
+impl Known {
+    /// Whether a folder holds all of the corpus.
+    pub fn is_at(&self, folder: &Path) -> bool {
+        let is_there = |name: &str| folder.join(name).is_file();
+        self.remotes.iter().all(|remote| match &remote.take {
+            Take::Whole(name) => is_there(name),
+            Take::Members(members) => members.iter().all(|member| is_there(member.name)),
+            Take::Parts(_, parts) => parts.iter().all(|(name, _)| is_there(name)),
+            Take::Documents { n, .. } => std::fs::read_dir(folder).is_ok_and(|entries| entries.count() >= *n),
+        })
+    }
 }
 
 /// A file to download.
@@ -47,7 +62,8 @@ const fn member(member: &'static str, name: &'static str, bytes: u64, sha256: &'
     Member { member, name, bytes: Some(bytes), sha256: Some(sha256) }
 }
 
-const fn unknown(member: &'static str, name: &'static str) -> Member {
+/// A member whose size and hash nobody has published; those of its archive vouch for it.
+const fn unpinned(member: &'static str, name: &'static str) -> Member {
     Member { member, name, bytes: None, sha256: None }
 }
 
@@ -56,6 +72,7 @@ const WIKIPEDIA: &str = "CC BY-SA 3.0 and GFDL";
 /// 90, 5 and 5 million bytes, as results on these two are reported.
 const HUNDRED_MILLION: &[(&str, u64)] = &[("train.txt", 90_000_000), ("valid.txt", 5_000_000), ("test.txt", 5_000_000)];
 
+/// The corpora that can be fetched, small ones first.
 pub const KNOWN: &[Known] = &[
     Known {
         name: "tiny-shakespeare",
@@ -135,9 +152,9 @@ pub const KNOWN: &[Known] = &[
             bytes: 191_984_949,
             sha256: "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
             take: Take::Members(&[
-                unknown("wikitext-103-raw/wiki.train.raw", "train.txt"),
-                unknown("wikitext-103-raw/wiki.valid.raw", "valid.txt"),
-                unknown("wikitext-103-raw/wiki.test.raw", "test.txt"),
+                unpinned("wikitext-103-raw/wiki.train.raw", "train.txt"),
+                unpinned("wikitext-103-raw/wiki.valid.raw", "valid.txt"),
+                unpinned("wikitext-103-raw/wiki.test.raw", "test.txt"),
             ]),
         }],
     },

@@ -6,25 +6,29 @@ mod dataset;
 mod document;
 mod error;
 mod facts;
+mod generated;
 mod gpt2;
 mod known;
 mod tales;
 mod token_files;
 mod tokenizer;
+mod tokenizer_kind;
 mod tokens;
 mod windows;
 mod words;
 
-pub use corpus::FOLDER;
+pub use corpus::{FOLDER, Origin};
 pub use dataset::{Account, ClassAccount, DataConfig, Dataset, Split};
 pub use document::Class;
 pub use error::DataError;
+pub use generated::GENERATED;
 pub use known::{KNOWN, Known, Member, Remote, Take};
 pub use token_files::{Count, Sidecar, write_tokens};
-pub use tokenizer::{Tokenizer, TokenizerKind};
+pub use tokenizer::Tokenizer;
+pub use tokenizer_kind::TokenizerKind;
 pub use windows::{Batch, Scored, ValidBatch};
 
 /// Bytes in hexadecimal.
-fn hex(bytes: impl AsRef<[u8]>) -> String {
+pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

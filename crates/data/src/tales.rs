@@ -5,7 +5,7 @@
 
 use random::stream;
 
-use crate::document::{Account, Class, Document, Phrase, Writer, harmonic};
+use crate::document::{Class, Document, Marks, Phrase, Writer, harmonic};
 use crate::words::{COLORS, NAMES, THINGS, lengthened};
 
 /// The words of stories: the base lists, each `times` as long.
@@ -48,10 +48,10 @@ impl Tales {
     }
 
     /// Stories of a stream, without end.
-    pub(crate) fn documents(&self, name: &str, account: Account) -> impl Iterator<Item = Document> {
+    pub(crate) fn documents(&self, name: &str, marks: Marks) -> impl Iterator<Item = Document> {
         let mut rng = stream(0, name);
         std::iter::repeat_with(move || {
-            let mut writer = Writer::new(&mut rng, account);
+            let mut writer = Writer::new(&mut rng, marks);
             self.write(&mut writer);
             writer.finish()
         })
@@ -211,14 +211,14 @@ mod tests {
 
     fn valid(times: usize) -> impl Iterator<Item = Document> {
         let tales = Box::leak(Box::new(Tales::new(times)));
-        tales.documents("tales/valid", Account::Kept)
+        tales.documents("tales/valid", Marks::Kept)
     }
 
     #[test]
     fn the_first_megabyte_is_fixed_for_ever() {
         let tales = Tales::new(1);
         let mut text = String::new();
-        for document in tales.documents("tales/train", Account::Left) {
+        for document in tales.documents("tales/train", Marks::Left) {
             text += &document.text;
             if text.len() >= 1_000_000 {
                 break;
@@ -237,12 +237,12 @@ mod tests {
     }
 
     #[test]
-    fn the_account_changes_no_text() {
+    fn marks_change_no_text() {
         let tales = Tales::new(2);
-        let texts = |account| -> Vec<String> {
-            tales.documents("tales/valid", account).take(200).map(|document| document.text).collect()
+        let texts = |marks| -> Vec<String> {
+            tales.documents("tales/valid", marks).take(200).map(|document| document.text).collect()
         };
-        assert!(texts(Account::Left) == texts(Account::Kept));
+        assert!(texts(Marks::Left) == texts(Marks::Kept));
     }
 
     /// Reads a story back into its choices and multiplies their probabilities, sharing no code with the writer.

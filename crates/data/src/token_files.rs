@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
-use crate::corpus::{Corpus, Parts, sha256};
+use crate::corpus::{Corpus, Parts, joined};
+use crate::document::Document;
 use crate::tokens::{Tokens, Width};
 use crate::{DataError, Tokenizer, TokenizerKind};
 
@@ -32,7 +33,7 @@ pub struct Sidecar {
     pub corpus: String,
     pub corpus_sha256: String,
     /// How the corpus was parted, in words.
-    pub split: String,
+    pub split_rule: String,
     /// As `data.tokenizer` names it.
     pub tokenizer: TokenizerKind,
     pub tokenizer_sha256: String,
@@ -65,24 +66,30 @@ pub(crate) struct TokenFolder {
 impl TokenFolder {
     /// Whether a folder holds token files.
     pub(crate) fn is_at(path: &Path) -> bool {
-        file_ending(path, &["train.bin"]).is_some()
+        path.is_dir() && pair(path).is_some()
     }
 
     pub(crate) fn open(path: &Path, name: &str) -> Result<Self, DataError> {
-        let missing = |hint: &str| DataError::Missing { corpus: name.into(), hint: hint.into() };
-        let find = |endings: &[&str]| file_ending(path, endings);
-        let train = find(&["train.bin"]).ok_or_else(|| missing("no train.bin is in it"))?;
-        let valid = find(&["val.bin", "valid.bin"]).ok_or_else(|| missing("no val.bin or valid.bin is in it"))?;
+        let (train, valid) = pair(path).ok_or_else(|| DataError::NoText { corpus: name.into() })?;
         let beside = path.join("tokens.json");
-        let sidecar = match fs::read(&beside) {
+        let sidecar: Option<Sidecar> = match fs::read(&beside) {
             Ok(text) => Some(serde_json::from_slice(&text).map_err(|error| damaged(&beside, &error.to_string()))?),
-            Err(_) => None,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(damaged(&beside, &format!("it cannot be read: {error}"))),
         };
-        Ok(TokenFolder { path: path.into(), name: name.into(), train: read(&train)?, valid: read(&valid)?, sidecar })
+        let (train, valid) = (read(&train)?, read(&valid)?);
+        if let Some(sidecar) = &sidecar
+            && (sidecar.train.tokens, sidecar.valid.tokens) != (train.len(), valid.len())
+        {
+            return Err(damaged(&beside, "it is of other files: it names other numbers of tokens"));
+        }
+        Ok(TokenFolder { path: path.into(), name: name.into(), train, valid, sidecar })
     }
 
-    pub(crate) fn sha256(&self) -> String {
-        sha256([&*self.train.bytes, &*self.valid.bytes])
+    /// How the text was parted, in words.
+    pub(crate) fn split_rule(&self) -> String {
+        let own = self.sidecar.as_ref().map(|sidecar| sidecar.split_rule.as_str());
+        own.unwrap_or("token files for training and for validation").into()
     }
 
     /// The tokenizer that made the files.
@@ -97,6 +104,13 @@ impl TokenFolder {
             asked: kind.to_string(),
         };
         let tokenizer = match (&self.sidecar, kind) {
+            (Some(sidecar), TokenizerKind::File(path)) => {
+                let tokenizer = Tokenizer::open(Path::new(path))?;
+                if tokenizer.sha256()? != sidecar.tokenizer_sha256 {
+                    return Err(wrong(&sidecar.tokenizer.to_string()));
+                }
+                tokenizer
+            }
             (Some(sidecar), _) if sidecar.tokenizer != *kind => return Err(wrong(&sidecar.tokenizer.to_string())),
             (Some(sidecar), _) => {
                 let tokenizer = Tokenizer::open(&own)?;
@@ -111,6 +125,9 @@ impl TokenFolder {
             (None, kind) => Tokenizer::fit(kind, &[], &[])?,
         };
         let vocab_size = tokenizer.vocab_size();
+        if self.sidecar.as_ref().is_some_and(|sidecar| sidecar.vocab_size != vocab_size) {
+            return Err(damaged(&self.path.join("tokens.json"), &format!("the tokenizer has {vocab_size} token ids")));
+        }
         for tokens in [&self.train, &self.valid] {
             if let Some(id) = tokens.get(0..tokens.len()).max().filter(|&id| id as usize >= vocab_size) {
                 let problem = format!("it holds token {id}, and the tokenizer {kind} has {vocab_size}");
@@ -127,21 +144,27 @@ impl TokenFolder {
 
     /// Bytes of text behind the validation tokens.
     pub(crate) fn valid_bytes(&self, tokenizer: &Tokenizer) -> Result<usize, DataError> {
+        let counted = tokenizer.n_bytes(&self.valid.get(0..self.valid.len()).collect::<Vec<u32>>())?;
         match &self.sidecar {
+            Some(sidecar) if tokenizer.counts_bytes() && sidecar.valid.bytes != counted => Err(damaged(
+                &self.path.join("tokens.json"),
+                "it names another number of bytes than the tokens stand for",
+            )),
             Some(sidecar) => Ok(sidecar.valid.bytes),
-            None => tokenizer.n_bytes(&self.valid.get(0..self.valid.len()).collect::<Vec<u32>>()),
+            None => Ok(counted),
         }
     }
 }
 
-/// The first file in a folder, by name, that ends so.
-fn file_ending(folder: &Path, endings: &[&str]) -> Option<PathBuf> {
+/// The token files of a folder: `train.bin` with `valid.bin` or `val.bin`, or the same behind a common `..._`.
+fn pair(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let entries = fs::read_dir(folder).ok()?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    files.into_iter().find(|file| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        endings.iter().any(|ending| name.ends_with(ending))
+    let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names.iter().find_map(|name| {
+        let before = name.strip_suffix("train.bin").filter(|before| before.is_empty() || before.ends_with('_'))?;
+        let valid = ["valid.bin", "val.bin"].map(|end| folder.join(format!("{before}{end}")));
+        Some((folder.join(name), valid.into_iter().find(|path| path.exists())?))
     })
 }
 
@@ -176,58 +199,66 @@ fn read(path: &Path) -> Result<Tokens, DataError> {
     Ok(tokens)
 }
 
-/// Tokenizes a corpus into the folder `out`: `train.bin` and `valid.bin` as llm.c has them, `tokenizer.json`, and
-/// `tokens.json`. A text is mapped and passes through piece by piece.
+/// Tokenizes a corpus into the folder `out`, whole or not at all: `train.bin` and `valid.bin` as llm.c has them,
+/// `tokenizer.json`, and `tokens.json`. A text is mapped and passes through piece by piece.
 ///
 /// # Errors
-/// A corpus that cannot be used; a folder that cannot be written, or is not empty.
+/// A corpus that cannot be used; a folder that cannot be written, or is there already.
 pub fn write_tokens(corpus: &str, kind: &TokenizerKind, out: &Path) -> Result<Sidecar, DataError> {
+    if fs::symlink_metadata(out).is_ok() {
+        return Err(DataError::Occupied { path: out.display().to_string() });
+    }
     let corpus = Corpus::open(corpus)?;
     corpus.check_text(kind)?;
-    let joined = |documents: &[crate::document::Document]| {
-        Bytes::from(documents.iter().flat_map(|document| document.text.bytes()).collect::<Vec<u8>>())
-    };
+    let bytes = |documents: &[Document]| Bytes::from(joined(documents).into_bytes());
     let (train, valid, valid_nats) = match &corpus.parts {
         Parts::Text { train, valid } => (train.clone(), valid.clone(), None),
         Parts::Documents { train, valid } => {
             let nats = valid.iter().flat_map(|document| &document.marks).map(|mark| mark.nats).sum();
-            (joined(train), joined(valid), Some(nats))
+            (bytes(train), bytes(valid), Some(nats))
         }
         Parts::Tokens(_) => return Err(DataError::TokensAlready { corpus: corpus.name }),
     };
     let tokenizer = Tokenizer::fit(kind, &train, &valid)?;
-    let unwritable = |source| DataError::Unwritable { path: out.display().to_string(), source };
-    if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(DataError::Occupied { path: out.display().to_string() });
-    }
-    fs::create_dir_all(out).map_err(unwritable)?;
     let width = Width::of(tokenizer.vocab_size());
-    let count = |text: &Bytes, name: &str| -> Result<Count, DataError> {
-        let tokens = write(&out.join(name), text, &tokenizer, width)?;
-        Ok(Count { tokens, bytes: text.len() })
+    let unwritable = |source| DataError::Unwritable { path: out.display().to_string(), source };
+    let mut partial = out.as_os_str().to_owned();
+    partial.push(format!(".partial-{}", std::process::id()));
+    let partial = PathBuf::from(partial);
+    fs::create_dir_all(&partial).map_err(unwritable)?;
+    let fill = || -> Result<Sidecar, DataError> {
+        let count = |text: &Bytes, name: &str| -> Result<Count, DataError> {
+            Ok(Count { tokens: write(&partial.join(name), text, &tokenizer, width)?, bytes: text.len() })
+        };
+        let sidecar = Sidecar {
+            corpus: corpus.name.clone(),
+            corpus_sha256: corpus.origin.sha256.clone(),
+            split_rule: corpus.origin.split_rule.clone(),
+            tokenizer: kind.clone(),
+            tokenizer_sha256: tokenizer.sha256()?,
+            vocab_size: tokenizer.vocab_size(),
+            train: count(&train, "train.bin")?,
+            valid: count(&valid, "valid.bin")?,
+            valid_nats,
+        };
+        fs::write(partial.join("tokenizer.json"), tokenizer.to_json()?).map_err(unwritable)?;
+        let text = serde_json::to_string_pretty(&sidecar).expect("plain data") + "\n";
+        fs::write(partial.join("tokens.json"), text).map_err(unwritable)?;
+        fs::rename(&partial, out).map_err(unwritable)?;
+        Ok(sidecar)
     };
-    let sidecar = Sidecar {
-        corpus: corpus.name.clone(),
-        corpus_sha256: corpus.sha256.clone(),
-        split: corpus.split.into(),
-        tokenizer: kind.clone(),
-        tokenizer_sha256: tokenizer.sha256()?,
-        vocab_size: tokenizer.vocab_size(),
-        train: count(&train, "train.bin")?,
-        valid: count(&valid, "valid.bin")?,
-        valid_nats,
-    };
-    fs::write(out.join("tokenizer.json"), tokenizer.to_json()?).map_err(unwritable)?;
-    let text = serde_json::to_string_pretty(&sidecar).expect("plain data") + "\n";
-    fs::write(out.join("tokens.json"), text).map_err(unwritable)?;
-    Ok(sidecar)
+    let filled = fill();
+    if filled.is_err() {
+        // What is left over has no use; the error matters more than a second one.
+        let _ = fs::remove_dir_all(&partial);
+    }
+    filled
 }
 
-/// Writes the tokens of a text, whole or not at all, and counts them.
+/// Writes the tokens of a text and counts them.
 fn write(path: &Path, text: &[u8], tokenizer: &Tokenizer, width: Width) -> Result<usize, DataError> {
     let unwritable = |source| DataError::Unwritable { path: path.display().to_string(), source };
-    let partial = path.with_extension("partial");
-    let mut file = BufWriter::new(File::create(&partial).map_err(unwritable)?);
+    let mut file = BufWriter::new(File::create(path).map_err(unwritable)?);
     file.write_all(&[0; HEADER]).map_err(unwritable)?;
     let mut n = 0usize;
     let mut bytes = vec![];
@@ -245,8 +276,7 @@ fn write(path: &Path, text: &[u8], tokenizer: &Tokenizer, width: Width) -> Resul
     let finish = || -> std::io::Result<()> {
         file.rewind()?;
         file.write_all(&header)?;
-        file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&partial, path)
+        file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
     };
     finish().map_err(unwritable)?;
     Ok(n)
@@ -288,9 +318,9 @@ mod tests {
             assert_eq!((word(0), word(1), word(2) as usize), (20_240_520, 1, sidecar.train.tokens));
             assert_eq!(bytes.len(), 1024 + 2 * sidecar.train.tokens);
             let error = write_tokens(text.to_str().unwrap(), &kind, &out).unwrap_err().to_string();
-            assert!(error.ends_with("holds files already; choose another folder"), "{error}");
+            assert!(error.ends_with("is there already; choose another --out"), "{error}");
             let other = load(&out, if tokenizer == "byte" { "char" } else { "byte" }).err().unwrap().to_string();
-            assert!(other.contains(&format!("is token files: write tokenizer = {kind} (now ")), "{other}");
+            assert!(other.contains(&format!("made, {kind} (data.tokenizer")), "{other}");
             fs::remove_dir_all(&out).unwrap();
         }
     }
@@ -304,15 +334,14 @@ mod tests {
             width.write(&tokens, &mut bytes);
             bytes
         };
-        let header = |width: Width| {
-            let (magic, version) = width.magic();
+        let header = |magic: u32, version: u32| {
             let mut header: Vec<u8> = [magic, version, 200].iter().flat_map(|word| word.to_le_bytes()).collect();
             header.resize(HEADER, 0);
             header
         };
         let nanogpt = bytes(Width::U16);
-        let llmc = [header(Width::U16), bytes(Width::U16)].concat();
-        let llama = [header(Width::U32), bytes(Width::U32)].concat();
+        let llmc = [header(20_240_520, 1), bytes(Width::U16)].concat();
+        let llama = [header(20_240_801, 7), bytes(Width::U32)].concat();
         for file in [nanogpt, llmc, llama] {
             fs::write(dir.path().join("a_train.bin"), &file).unwrap();
             fs::write(dir.path().join("a_val.bin"), &file).unwrap();

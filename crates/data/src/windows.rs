@@ -208,12 +208,31 @@ mod tests {
             let classes = account.classes.values().map(|class| class.floor * class.n_tokens as f64).sum::<f64>();
             let nats = account.floor * data.n_valid() as f64;
             assert!((nats - classes).abs() < 1e-6);
-            assert_eq!(data.valid_bytes, data.marks.len().max(data.valid_bytes));
-            nats
+            (nats, account.classes.keys().copied().collect::<Vec<Class>>(), data.valid_bytes)
         };
-        let (char, bpe) = (nats("char"), nats("bpe-400"));
-        assert!((char - bpe).abs() < 1e-6, "{char} against {bpe}");
-        let facts = generated("facts-50", "char", 128).account.unwrap();
-        assert!((facts.fact_nats.unwrap() - 50.0 * 5.0 * 32f64.ln()).abs() < 1e-9);
+        let char = nats("char");
+        assert_eq!(char.1.len(), 5);
+        for tokenizer in ["bpe-500", "gpt2"] {
+            let other = nats(tokenizer);
+            assert!((char.0 - other.0).abs() < 1e-6, "{tokenizer}: {} against {}", char.0, other.0);
+            assert_eq!((&char.1, char.2), (&other.1, other.2), "{tokenizer}");
+        }
+    }
+
+    #[test]
+    fn facts_are_counted_alike_with_every_tokenizer() {
+        for tokenizer in ["char", "byte", "bpe-700", "gpt2"] {
+            let account = |seq_len| generated("facts-50", tokenizer, seq_len).account.unwrap();
+            let whole = account(128);
+            assert!((whole.fact_nats.unwrap() - 50.0 * 5.0 * 32f64.ln()).abs() < 1e-9, "{tokenizer}");
+            assert_eq!(
+                whole.classes.keys().copied().collect::<Vec<_>>(),
+                [Class::Syntax, Class::FirstMention, Class::Fact]
+            );
+            assert!(whole.classes[&Class::Fact].n_tokens >= 250, "{tokenizer}: {whole:?}");
+        }
+        // Cut off after 20 characters, most documents have one fact or none.
+        let cut = generated("facts-50", "char", 20).account.unwrap();
+        assert!(cut.fact_nats.unwrap_or(0.0) < 30.0 * 32f64.ln(), "{cut:?}");
     }
 }

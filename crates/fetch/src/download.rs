@@ -6,23 +6,26 @@ use std::path::Path;
 use std::time::Duration;
 
 use data::Remote;
-use ureq::Agent;
-use ureq::http::header::{CONTENT_RANGE, RANGE};
+use ureq::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, RANGE};
 use ureq::http::{Response, StatusCode};
+use ureq::{Agent, Body};
 
-use crate::{FetchError, bar, check};
+use crate::{FetchError, Verdict, bar, check};
 
 /// How long a server may say nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tries without a new byte before an address is given up.
-const TRIES: usize = 3;
+const TRIES: u32 = 3;
+
+/// The pause before the second of such tries; then as much more before each.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Downloads into `part` and checks it. Returns why this address is of no use; what was downloaded stays, unless it is wrong.
 ///
 /// # Errors
 /// The file cannot be written: no other address will help.
-pub(crate) fn download(url: &str, part: &Path, remote: &Remote) -> Result<Result<(), String>, FetchError> {
+pub(crate) fn download(url: &str, part: &Path, remote: &Remote) -> Result<Verdict, FetchError> {
     let agent: Agent = Agent::config_builder()
         .http_status_as_error(false)
         .timeout_connect(Some(PATIENCE))
@@ -31,11 +34,15 @@ pub(crate) fn download(url: &str, part: &Path, remote: &Remote) -> Result<Result
         .user_agent(concat!("ablate/", env!("CARGO_PKG_VERSION")))
         .build()
         .into();
-    let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(part);
-    let file = file.as_mut().map_err(|error| FetchError::io(part)(std::io::Error::from(error.kind())))?;
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(part);
+    let file = &mut file.map_err(FetchError::io(part))?;
     let mut reason = String::new();
+    let mut furthest = length(file, part)?;
     let mut tries = 0;
     while tries < TRIES {
+        if tries > 0 {
+            std::thread::sleep(PAUSE * tries);
+        }
         let before = length(file, part)?;
         let resumed = (1..=remote.bytes).contains(&before);
         if before > remote.bytes {
@@ -55,7 +62,10 @@ pub(crate) fn download(url: &str, part: &Path, remote: &Remote) -> Result<Result
             Err(problem) if problem.is_final => return Ok(Err(problem.reason)),
             Err(problem) => reason = problem.reason,
         }
-        tries = if length(file, part)? > before { 0 } else { tries + 1 };
+        // Only what was never reached before is progress, or a server could keep us busy for ever.
+        let reached = length(file, part)?;
+        tries = if reached > furthest { 0 } else { tries + 1 };
+        furthest = furthest.max(reached);
     }
     if length(file, part)? == 0 {
         fs::remove_file(part).map_err(FetchError::io(part))?;
@@ -95,7 +105,7 @@ fn append(
     if at == remote.bytes {
         return Ok(Ok(()));
     }
-    let mut request = agent.get(url);
+    let mut request = agent.get(url).header(ACCEPT_ENCODING, "identity");
     if at > 0 {
         request = request.header(RANGE, format!("bytes={at}-"));
     }
@@ -106,55 +116,61 @@ fn append(
         }
         Err(error) => return Ok(Err(Problem::passing(format!("does not answer: {error}")))),
     };
-    match response.status() {
-        StatusCode::PARTIAL_CONTENT if continues(&response, at) => {}
-        // The whole file, wanted or not; or another part of it, or none: from the start, then.
-        StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
-            file.set_len(0).map_err(FetchError::io(part))?;
-            at = 0;
+    let status = response.status();
+    if response.headers().contains_key(CONTENT_ENCODING) {
+        return Ok(Err(Problem::lasting("sends it encoded, though that was not asked for")));
+    }
+    if status == StatusCode::PARTIAL_CONTENT && continues(&response, at) {
+        // Goes on where we are.
+    } else if status == StatusCode::OK {
+        // The whole file, whether a part was asked for or not. What is here is not given up for something else.
+        if let Some(n) = response.body().content_length().filter(|&n| n != remote.bytes) {
+            return Ok(Err(Problem::lasting(format!("sends something else: {n} bytes instead of {}", remote.bytes))));
         }
-        status if status.is_server_error() => return Ok(Err(Problem::passing(format!("answers {status}")))),
-        status => return Ok(Err(Problem::lasting(format!("answers {status}")))),
-    }
-    if !matches!(response.status(), StatusCode::OK | StatusCode::PARTIAL_CONTENT) || (at == 0 && !is_whole(&response)) {
+        file.set_len(0).map_err(FetchError::io(part))?;
+        at = 0;
+    } else if status == StatusCode::PARTIAL_CONTENT || status == StatusCode::RANGE_NOT_SATISFIABLE {
+        file.set_len(0).map_err(FetchError::io(part))?;
         return Ok(Err(Problem::passing("does not send the part that was asked for")));
+    } else if status.is_server_error() {
+        return Ok(Err(Problem::passing(format!("answers {status}"))));
+    } else {
+        return Ok(Err(Problem::lasting(format!("answers {status}"))));
     }
+    file.seek(SeekFrom::Start(at)).map_err(FetchError::io(part))?;
     let bar = bar(remote.bytes, remote.file);
     bar.set_position(at);
-    file.seek(SeekFrom::Start(at)).map_err(FetchError::io(part))?;
     let mut body = response.into_body().into_reader();
     let mut buffer = vec![0; 1 << 16];
-    loop {
+    let broken = loop {
         match body.read(&mut buffer) {
-            Ok(0) => break,
+            Ok(0) => break None,
             Ok(n) => {
                 at += n as u64;
                 if at > remote.bytes {
-                    file.set_len(0).map_err(FetchError::io(part))?;
-                    let reason = format!("sends something else: more than {} bytes", remote.bytes);
-                    return Ok(Err(Problem::lasting(reason)));
+                    break None;
                 }
                 file.write_all(&buffer[..n]).map_err(FetchError::io(part))?;
                 bar.set_position(at);
             }
-            Err(error) => return Ok(Err(Problem::passing(format!("breaks off after {at} bytes: {error}")))),
+            Err(error) => break Some(error),
         }
-    }
+    };
     bar.finish_and_clear();
+    if at > remote.bytes {
+        file.set_len(0).map_err(FetchError::io(part))?;
+        return Ok(Err(Problem::lasting(format!("sends something else: more than {} bytes", remote.bytes))));
+    }
     if at < remote.bytes {
-        return Ok(Err(Problem::passing(format!("breaks off after {at} of {} bytes", remote.bytes))));
+        let why = broken.map_or(String::new(), |error| format!(": {error}"));
+        return Ok(Err(Problem::passing(format!("breaks off after {at} of {} bytes{why}", remote.bytes))));
     }
     file.sync_all().map_err(FetchError::io(part))?;
     Ok(Ok(()))
 }
 
 /// Whether a partial answer starts at byte `at`.
-fn continues<B>(response: &Response<B>, at: u64) -> bool {
+fn continues(response: &Response<Body>, at: u64) -> bool {
     let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
     range.is_some_and(|range| range.starts_with(&format!("bytes {at}-")))
-}
-
-/// Whether an answer starts at the first byte.
-fn is_whole<B>(response: &Response<B>) -> bool {
-    response.status() == StatusCode::OK || continues(response, 0)
 }

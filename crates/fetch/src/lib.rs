@@ -26,7 +26,9 @@ pub struct Source<'a> {
 /// Why a corpus could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    #[error("corpus `{corpus}`: {file} cannot be had: {reasons}")]
+    #[error(
+        "corpus `{corpus}`: {file} cannot be had: {reasons}; give a copy with `--from`, or another address with `--mirror`"
+    )]
     Unavailable { corpus: String, file: String, reasons: String },
     #[error(
         "corpus `{corpus}` has no address of its own: get {file} and give it with `--from`; data/README.md says how"
@@ -36,7 +38,7 @@ pub enum FetchError {
     BadFile { path: String, problem: String },
     #[error("corpus `{corpus}`: another process is fetching it; wait for it")]
     Busy { corpus: String },
-    #[error("{path}: cannot be written")]
+    #[error("{path}: cannot be read or written")]
     Io { path: String, source: io::Error },
 }
 
@@ -57,26 +59,44 @@ impl FetchError {
 /// Nothing is left under the final name; what was downloaded is kept for the next try.
 pub fn fetch(known: &Known, source: Source, root: &Path) -> Result<PathBuf, FetchError> {
     let folder = root.join(known.name);
-    if folder.exists() {
+    if is_there(known, &folder)? {
         return Ok(folder);
     }
     let staging = root.join(format!(".{}", known.name));
     let ready = staging.join("ready");
     fs::create_dir_all(&staging).map_err(FetchError::io(&staging))?;
     let _lock = lock(&staging, known.name)?;
+    // Another process may have fetched it by now.
+    if is_there(known, &folder)? {
+        return Ok(folder);
+    }
     if ready.exists() {
         // Left over by a process that was ended in between.
         fs::remove_dir_all(&ready).map_err(FetchError::io(&ready))?;
     }
     fs::create_dir(&ready).map_err(FetchError::io(&ready))?;
-    for remote in known.remotes {
-        let file = obtain(known, remote, source, &staging)?;
+    // Nothing is taken before all is there, so that what was downloaded stays for the next try.
+    let files: Result<Vec<PathBuf>, _> =
+        known.remotes.iter().map(|remote| obtain(known, remote, source, &staging)).collect();
+    for (remote, file) in known.remotes.iter().zip(files?) {
         unpack::take(&remote.take, &file, &ready)?;
     }
     fs::rename(&ready, &folder).map_err(FetchError::io(&folder))?;
     // What is left has no use; the corpus is there.
     let _ = fs::remove_dir_all(&staging);
     Ok(folder)
+}
+
+/// Whether the corpus is there.
+///
+/// # Errors
+/// Something else is.
+fn is_there(known: &Known, folder: &Path) -> Result<bool, FetchError> {
+    match fs::symlink_metadata(folder) {
+        Ok(_) if known.is_at(folder) => Ok(true),
+        Ok(_) => Err(FetchError::bad(folder, "is there, but is not this corpus; move it away and fetch again")),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Keeps other processes out until the file is dropped.
@@ -95,19 +115,24 @@ fn obtain(known: &Known, remote: &Remote, source: Source, staging: &Path) -> Res
     let part = staging.join(format!("{}.part", remote.file));
     if let Some(from) = source.from {
         let file = if from.is_dir() { from.join(remote.file) } else { from.to_path_buf() };
-        fs::copy(&file, &part).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
-                FetchError::bad(&file, format!("cannot be read: {error}"))
-            }
-            _ => FetchError::io(&part)(error),
-        })?;
-        return match check(&part, remote)? {
-            Ok(()) => Ok(part),
-            Err(problem) => {
-                fs::remove_file(&part).map_err(FetchError::io(&part))?;
-                Err(FetchError::bad(&file, format!("is not {}: {problem}", remote.file)))
-            }
-        };
+        match fs::metadata(&file) {
+            Err(error) => return Err(FetchError::bad(&file, format!("cannot be read: {error}"))),
+            Ok(meta) if !meta.is_file() => return Err(FetchError::bad(&file, "is not a regular file")),
+            Ok(_) => {}
+        }
+        check(&file, remote)?
+            .map_err(|problem| FetchError::bad(&file, format!("is not {}: {problem}", remote.file)))?;
+        if fs::canonicalize(&file).ok() == fs::canonicalize(&part).ok() {
+            return Ok(part);
+        }
+        // What lies there may be a link to elsewhere.
+        let _ = fs::remove_file(&part);
+        let copy = || io::copy(&mut File::open(&file)?, &mut File::create(&part)?);
+        copy().map_err(FetchError::io(&part))?;
+        return Ok(part);
+    }
+    if part.exists() && check(&part, remote)?.is_ok() {
+        return Ok(part);
     }
     let mirror = source.mirror.map(|url| if url.ends_with('/') { format!("{url}{}", remote.file) } else { url.into() });
     let urls: Vec<String> = mirror.into_iter().chain(remote.urls.iter().map(|url| url.to_string())).collect();
@@ -125,8 +150,11 @@ fn obtain(known: &Known, remote: &Remote, source: Source, staging: &Path) -> Res
     Err(FetchError::Unavailable { corpus: known.name.into(), file: remote.file.into(), reasons })
 }
 
-/// Whether a file has the size and the hash that are published; if not, what is wrong.
-fn check(path: &Path, remote: &Remote) -> Result<Result<(), String>, FetchError> {
+/// Nothing, or what is wrong with what was found.
+type Verdict = Result<(), String>;
+
+/// Whether a file has the size and the hash that are published.
+fn check(path: &Path, remote: &Remote) -> Result<Verdict, FetchError> {
     let found = fs::metadata(path).map_err(FetchError::io(path))?.len();
     if found != remote.bytes {
         return Ok(Err(format!("{found} bytes instead of {}", remote.bytes)));
@@ -145,8 +173,8 @@ fn check(path: &Path, remote: &Remote) -> Result<Result<(), String>, FetchError>
     Ok(same_hash(hash, remote.sha256))
 }
 
-fn same_hash(hash: Sha256, expected: &str) -> Result<(), String> {
-    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+fn same_hash(hash: Sha256, expected: &str) -> Verdict {
+    let found = data::hex(hash.finalize());
     if found == expected { Ok(()) } else { Err(format!("its SHA-256 is {found} instead of {expected}")) }
 }
 

@@ -24,6 +24,8 @@ enum Manner {
     BreaksOff,
     /// The first answer breaks off, and parts are not known.
     BreaksOffWithoutRanges,
+    /// Every answer breaks off, and no part can be had.
+    NeverWhole,
     /// As many bytes, but others.
     Wrong,
     /// The right bytes and more.
@@ -58,7 +60,8 @@ impl Server {
     }
 }
 
-const MANNERS: [(&str, Manner); 7] = [
+const MANNERS: [(&str, Manner); 8] = [
+    ("/never-whole", Manner::NeverWhole),
     ("/good", Manner::Good),
     ("/redirect", Manner::Redirect),
     ("/breaks-off", Manner::BreaksOff),
@@ -92,6 +95,8 @@ fn answer(mut stream: TcpStream, body: &[u8], base: &str, log: &Mutex<Vec<String
     match (manner, from) {
         (Manner::Missing, _) => send("404 Not Found", "", 0, &[]),
         (Manner::Redirect, _) => send("302 Found", &format!("location: {base}/good\r\n"), 0, &[]),
+        (Manner::NeverWhole, None) => send("200 OK", "", body.len(), &body[..body.len() / 2]),
+        (Manner::NeverWhole, Some(_)) => send("416 Range Not Satisfiable", "", 0, &[]),
         (Manner::Wrong, _) => send("200 OK", "", body.len(), &vec![b'x'; body.len()]),
         (Manner::TooLong, _) => send("200 OK", "", body.len() + 1, &[body, b"x"].concat()),
         (Manner::BreaksOff | Manner::BreaksOffWithoutRanges, _) if n_before == 0 => {
@@ -207,7 +212,7 @@ fn no_address_that_helps_is_said() {
     let place = Place::new();
     place.fails(&at("/missing"), Source::default(), "/missing answers 404 Not Found");
     place.fails(&at("/wrong"), Source::default(), "/wrong sends something else: its SHA-256 is ");
-    place.fails(&at("/too-long"), Source::default(), "/too-long sends something else: more than ");
+    place.fails(&at("/too-long"), Source::default(), "/too-long sends something else: ");
     let nowhere = known(&[], &body(), Take::Whole("text.txt"));
     place.fails(
         &nowhere,
@@ -303,6 +308,39 @@ fn members_that_are_not_what_they_should_be_are_named() {
     fs::write(&file, body()).unwrap();
     let known = known(&[], &body(), Take::Members(vec![member("a", b"")].leak()));
     place.fails(&known, Source { mirror: None, from: Some(&file) }, "is no zip archive");
+}
+
+#[test]
+fn what_is_no_corpus_is_not_taken_for_one() {
+    let server = Server::start(body());
+    let known = known(&[server.url.clone() + "/good"], &body(), Take::Whole("text.txt"));
+    let place = Place::new();
+    fs::create_dir_all(place.root().join("corpus")).unwrap();
+    let error = place.fetch(&known, Source::default()).unwrap_err().to_string();
+    assert!(error.contains("is there, but is not this corpus"), "{error}");
+    fs::remove_dir(place.root().join("corpus")).unwrap();
+    place.fetch(&known, Source::default()).unwrap();
+}
+
+#[test]
+fn a_file_that_is_whole_waits_for_the_others() {
+    let server = Server::start(body());
+    let remote = |file: &'static str, path: &str, take| {
+        let url: &'static str = (server.url.clone() + path).leak();
+        Remote { urls: vec![url].leak(), file, bytes: body().len() as u64, sha256: sha256(&body()), take }
+    };
+    let known = |second: &str| Known {
+        name: "corpus",
+        description: "",
+        license: "",
+        split: "",
+        remotes: vec![remote("a", "/good", Take::Whole("valid.txt")), remote("b", second, Take::Whole("train.txt"))]
+            .leak(),
+    };
+    let place = Place::new();
+    place.fails(&known("/missing"), Source::default(), "b cannot be had");
+    place.fetch(&known("/good"), Source::default()).unwrap();
+    assert_eq!(server.log().iter().filter(|entry| entry.starts_with("/good")).count(), 2, "{:?}", server.log());
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Comparison {
     /// One for each variant of the study.
     pub(crate) rows: Vec<Row>,
     /// How the corpus was parted, in words.
-    split: Option<String>,
+    split_rule: Option<String>,
     /// What is known of the validation text, where it was generated.
     account: Option<Account>,
     /// Whether all runs are of one commit and one kind of processor.
@@ -48,6 +48,12 @@ pub(crate) struct Row {
     /// Bits of the text's facts that the model has learned, by its loss on them: of `facts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     knowledge_bits: Option<f64>,
+    /// Difference in loss to the reference by class, paired by seed and averaged.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    class_differences: BTreeMap<Class, f64>,
+    /// Difference in bits known to the reference, paired by seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    knowledge_difference: Option<Paired>,
     /// Lowest evaluation of each run, averaged; biased towards low.
     best_loss: Option<f64>,
     tokens_per_second: Option<f64>,
@@ -71,7 +77,7 @@ impl Comparison {
         Comparison {
             study: study.clone(),
             rows: rows.collect(),
-            split: runs.iter().flatten().next().map(|run| run.meta.split.clone()),
+            split_rule: runs.iter().flatten().next().map(|run| run.meta.split_rule.clone()),
             account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
             same_program: runs.iter().flatten().all(|run| Some(program(run)) == first),
         }
@@ -119,8 +125,8 @@ impl Comparison {
                 floor.exp()
             ));
         }
-        if let Some(split) = &self.split {
-            notes.push(format!("Split: {split}."));
+        if let Some(rule) = &self.split_rule {
+            notes.push(format!("Split: {rule}."));
         }
         notes
     }
@@ -195,17 +201,39 @@ impl Comparison {
         Some(Table { header, rows })
     }
 
+    /// What each class adds to the difference in loss to the reference.
+    pub(crate) fn contributions(&self) -> Option<Table> {
+        let Account { classes, .. } = self.account.as_ref()?;
+        let n: usize = classes.values().map(|class| class.n_tokens).sum();
+        let names = classes.keys().map(|class| <&str>::from(class).replace('_', " "));
+        let first = ["difference to the reference".to_string(), "all".into()];
+        let mut table = Table { header: first.into_iter().chain(names).collect(), rows: vec![] };
+        for row in &self.rows[1..] {
+            let share = |class| classes[class].n_tokens as f64 / n as f64;
+            let cells = classes
+                .keys()
+                .map(|class| show(row.class_differences.get(class), |d| format!("{:+.4}", d * share(class))));
+            let all = show(row.difference, |d| format!("{:+.4}", d.mean));
+            table.rows.push([row.variant.clone(), all].into_iter().chain(cells).collect());
+        }
+        Some(table)
+    }
+
     /// What the models know by heart, on a text of facts.
     pub(crate) fn knowledge(&self) -> Option<Table> {
         let bits = self.account.as_ref()?.fact_nats? / LN_2;
-        let mut table = Table::new(&["variant", "bits known", "of", "share", "bits per parameter"]);
+        let mut table =
+            Table::new(&["variant", "bits known", "of", "share", "bits per parameter", "difference in bits [95%]"]);
         for row in &self.rows {
+            // A loss above that of guessing is no knowledge, and no debt either.
+            let known = row.knowledge_bits.map(|known| known.max(0.0));
             table.rows.push(vec![
                 row.variant.clone(),
-                show(row.knowledge_bits, |known| grouped(known.max(0.0).round() as usize)),
+                show(known, |known| grouped(known.round() as usize)),
                 grouped(bits.round() as usize),
-                show(row.knowledge_bits, |known| format!("{:.1}%", 100.0 * known / bits)),
-                show(row.knowledge_bits.zip(row.n_params), |(known, n)| format!("{:.4}", known / n as f64)),
+                show(known, |known| format!("{:.1}%", 100.0 * known / bits)),
+                show(known.zip(row.n_params), |(known, n)| format!("{:.4}", known / n as f64)),
+                show(row.knowledge_difference, |d| difference(&d, |bits| format!("{bits:+.0}"))),
             ]);
         }
         Some(table)
@@ -219,6 +247,9 @@ impl Comparison {
     /// The comparison as text for a terminal.
     pub fn plain(&self) -> String {
         let mut text = format!("{}\n", self.table().plain());
+        if let Some(knowledge) = self.knowledge() {
+            text += &format!("{}\n", knowledge.plain());
+        }
         for line in self.sentences().iter().chain(&self.notes()) {
             text += &format!("{line}\n");
         }
@@ -243,10 +274,10 @@ impl Row {
                 .collect();
             Paired::of(&pairs)
         };
-        let class_loss = |class| mean(each(&|run| run.last()?.classes.get(&class).copied()));
-        let classes = runs.iter().filter_map(RunResult::last).flat_map(|line| line.classes.keys().copied());
-        let classes: BTreeSet<Class> = classes.collect();
-        let classes = classes.into_iter().filter_map(|class| Some((class, class_loss(class)?)));
+        let class_loss = |run: &RunResult, class| run.last()?.classes.get(&class).copied();
+        let lines = runs.iter().filter_map(RunResult::last);
+        let kinds: BTreeSet<Class> = lines.flat_map(|line| line.classes.keys().copied()).collect();
+        let by_class = |f: &dyn Fn(Class) -> Option<f64>| kinds.iter().filter_map(|&c| Some((c, f(c)?))).collect();
         let (n_done, n_diverged) = (count(State::Done), count(State::Diverged));
         Row {
             variant: variant.into(),
@@ -259,8 +290,10 @@ impl Row {
             loss_deviation: losses.and_then(|(_, deviation)| deviation),
             perplexity: losses.map(|(mean, _)| mean.exp()),
             bits_per_byte: mean(each(&|run| run.last()?.bits_per_byte)),
-            classes: classes.collect(),
+            classes: by_class(&|class| mean(each(&|run| class_loss(run, class)))),
+            class_differences: by_class(&|class| Some(pairs(&|run| class_loss(run, class))?.mean)),
             knowledge_bits: mean(each(&RunResult::knowledge_bits)),
+            knowledge_difference: pairs(&|run| run.knowledge_bits().map(|bits| bits.max(0.0))),
             best_loss: mean(each(&|run| run.last().and(run.best()).map(|line| line.loss))),
             tokens_per_second: mean(each(&RunResult::tokens_per_second)),
             roughness: mean(each(&RunResult::roughness)),
@@ -293,6 +326,11 @@ impl Row {
                 format!("{name} {verdict} {reference}: perplexity {size} ({interval}), lower {seeds}.")
             }
         };
+        if let Some(Paired { mean, interval: Some((low, high)), .. }) = self.knowledge_difference {
+            let word = if mean < 0.0 { "fewer" } else { "more" };
+            text +=
+                &format!(" It knows {:.0} bits {word} by heart (95% interval {low:+.0} to {high:+.0}).", mean.abs());
+        }
         if self.n_diverged > 0 {
             text += &format!(" But {} diverged.", runs(self.n_diverged));
         }
@@ -386,7 +424,7 @@ mod tests {
             corpus_sha256: "00".into(),
             n_params: 803_584,
             flops_per_token: 5_151_744,
-            split: "one half each".into(),
+            split_rule: "one half each".into(),
             account: Some(account),
             started: 0,
         };
@@ -424,6 +462,7 @@ mod tests {
         insta::assert_snapshot!(comparison.plain());
         insta::assert_snapshot!(comparison.measures().markdown());
         insta::assert_snapshot!(comparison.classes().unwrap().markdown());
+        insta::assert_snapshot!(comparison.contributions().unwrap().markdown());
         insta::assert_snapshot!(comparison.knowledge().unwrap().markdown());
     }
 

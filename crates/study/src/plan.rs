@@ -24,14 +24,13 @@ pub struct Plan {
     pub(crate) settings: Settings,
     /// The reference first.
     pub(crate) variants: Vec<PlannedVariant>,
-    /// The text behind its tokens.
     pub(crate) text: Text,
 }
 
 /// What a plan says about its text.
 pub(crate) struct Text {
     /// How it was parted, in words.
-    pub(crate) split: &'static str,
+    pub(crate) split_rule: String,
     pub(crate) n_train: usize,
     pub(crate) n_valid: usize,
     pub(crate) account: Option<Account>,
@@ -99,7 +98,7 @@ impl Plan {
             variant: variant.into(),
             seed: 0,
             backend,
-            corpus_sha256: data.sha256.clone(),
+            corpus_sha256: data.origin.sha256.clone(),
             tokenizer_sha256: tokenizer_sha256.clone(),
             vocab_size: data.tokenizer.vocab_size(),
             model: settings.model.clone(),
@@ -143,7 +142,7 @@ impl Plan {
             variants.push(variant);
         }
         let (n_train, n_valid) = (data.n_train(), data.n_valid());
-        let text = Text { split: data.split, n_train, n_valid, account: data.account };
+        let text = Text { split_rule: data.origin.split_rule, n_train, n_valid, account: data.account };
         Ok(Plan { study, settings, variants, text })
     }
 

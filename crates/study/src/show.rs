@@ -79,10 +79,10 @@ impl Display for Plan {
             };
             writeln!(f, "{} changes {}{width}", variant.name, variant.changes.join(", "))?;
         }
-        let Text { split, n_train, n_valid, account } = &self.text;
+        let Text { split_rule, n_train, n_valid, account } = &self.text;
         writeln!(
             f,
-            "\n{}: {} tokens to train on, {} to validate; {split}",
+            "\n{}: {} tokens to train on, {} to validate; {split_rule}",
             self.settings.data.corpus,
             grouped(*n_train),
             grouped(*n_valid)

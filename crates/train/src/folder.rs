@@ -163,7 +163,7 @@ pub struct Meta {
     pub n_params: usize,
     pub flops_per_token: usize,
     /// How the corpus was parted, in words.
-    pub split: String,
+    pub split_rule: String,
     /// What is known of the validation text, where it was generated.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub account: Option<Account>,

@@ -108,10 +108,10 @@ fn train(
     stop: Arc<AtomicBool>,
 ) -> Result<Ending> {
     let data = Dataset::load(&config.data, config.model.seq_len)?;
-    if data.sha256 != config.corpus_sha256 {
+    if data.origin.sha256 != config.corpus_sha256 {
         let planned = config.corpus_sha256.clone();
         let what = format!("corpus `{}`", config.data.corpus);
-        return Err(DataError::Changed { what, found: data.sha256, planned }.into());
+        return Err(DataError::Changed { what, found: data.origin.sha256, planned }.into());
     }
     let found = data.tokenizer.sha256()?;
     if found != config.tokenizer_sha256 {
@@ -209,10 +209,10 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
         cpu,
         threads: std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(0),
         command: provenance.command,
-        corpus_sha256: data.sha256.clone(),
+        corpus_sha256: data.origin.sha256.clone(),
         n_params: budget.params.total(),
         flops_per_token: budget.flops.total(),
-        split: data.split.into(),
+        split_rule: data.origin.split_rule.clone(),
         account: data.account.clone(),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }

@@ -14,10 +14,14 @@ use crate::table::Table;
 const N_BINS: usize = 200;
 
 const CLASSES: &str = "Nats per token after the last step, averaged over seeds; in brackets, above the best that is \
-    possible for the class. First mentions are mostly chance; what a model has to learn shows in the others.";
+    possible for the class. First mentions are mostly chance; what a model has to learn shows in the others: copied names of people and \
+    things, and attributes that an earlier sentence has given.";
 
-const KNOWLEDGE: &str = "What the text's facts hold, less the loss on them. A model that has not learned them is near zero, or \
-    below.";
+const CONTRIBUTIONS: &str = "What each class adds to the difference in loss to the reference: its share of the tokens times its own \
+    difference, in nats per token of the whole text.";
+
+const KNOWLEDGE: &str = "What the text's facts hold, less the loss on them. A model that has not learned them \
+    is at zero. Bits per parameter can be no more than the text holds: they say what was learned, not what could be.";
 
 /// Colors that stay apart for color-blind eyes. Okabe and Ito, 2008.
 const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7f00"];
@@ -78,6 +82,9 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     if let Some(classes) = comparison.classes() {
         page += &format!("<h2>Loss by class</h2>\n<p class=\"soft\">{CLASSES}</p>\n{}", table(&classes));
     }
+    if let Some(contributions) = comparison.contributions() {
+        page += &format!("<p class=\"soft\">{CONTRIBUTIONS}</p>\n{}", table(&contributions));
+    }
     if let Some(knowledge) = comparison.knowledge() {
         page += &format!("<h2>Knowledge</h2>\n<p class=\"soft\">{KNOWLEDGE}</p>\n{}", table(&knowledge));
     }
@@ -135,7 +142,7 @@ fn provenance(results: &StudyResults) -> String {
         meta.corpus_sha256,
         data.tokenizer,
         run.config.tokenizer_sha256,
-        meta.split,
+        meta.split_rule,
         toml::to_string(&run.config).expect("it was read from TOML")
     );
     format!("<h2>How it was made</h2>\n<pre>{}</pre>\n", escape(&text))

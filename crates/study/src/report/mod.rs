@@ -61,7 +61,7 @@ fn markdown(comparison: &Comparison) -> String {
         text += &format!("- {}: {}\n", variant.name, changes(variant));
     }
     text += &format!("\n{}\n{}\n\n", comparison.measures().markdown(), Comparison::MEASURES);
-    for table in [comparison.classes(), comparison.knowledge()].into_iter().flatten() {
+    for table in [comparison.classes(), comparison.contributions(), comparison.knowledge()].into_iter().flatten() {
         text += &format!("{}\n", table.markdown());
     }
     text += "Losses are of the whole validation split after the last step, in nats per token; differences are paired by seed.\n";
@@ -90,6 +90,7 @@ struct Record<'a> {
     best_valid_loss: Option<f64>,
     best_step: Option<usize>,
     early_roughness: Option<f64>,
+    knowledge_bits: Option<f64>,
     tokens_per_second: Option<f64>,
 }
 
@@ -110,6 +111,7 @@ impl<'a> Record<'a> {
             best_valid_loss: best.map(|line| line.loss),
             best_step: best.map(|line| line.step),
             early_roughness: run.roughness(),
+            knowledge_bits: run.knowledge_bits(),
             tokens_per_second: run.tokens_per_second(),
         }
     }
