@@ -9,17 +9,17 @@ use crate::words::MOST_TIMES;
 /// Names and descriptions.
 pub const GENERATED: [(&str, &str); 2] = [
     ("tales", "stories whose lowest possible loss is known; tales-N, N up to 16: N times the words and the text"),
-    ("facts", "512 people with random attributes, to be learned by heart; facts-N, N up to 4096: N people"),
+    ("facts", "64 people with random attributes, to be learned by heart; facts-N, N up to 4096: N people"),
 ];
 
 /// Bytes of `tales` for training, and for validation.
 const TALES_BYTES: (usize, usize) = (4_000_000, 100_000);
 
 /// People of `facts` where no number is written.
-const FACTS_PEOPLE: usize = 512;
+const FACTS_PEOPLE: usize = 64;
 
-/// Documents about each person that `facts` has for training.
-const FACTS_PASSES: usize = 32;
+/// Documents that `facts` has for training, and passes through all people that it has at least.
+const FACTS_DOCUMENTS: (usize, usize) = (1 << 15, 32);
 
 /// A corpus that is generated.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +65,8 @@ impl Generated {
             }
             Generated::Facts(people) => {
                 let facts = Facts::new(people);
-                (facts.shuffled(FACTS_PASSES).collect(), facts.each().collect())
+                let (documents, passes) = FACTS_DOCUMENTS;
+                (facts.shuffled(passes.max(documents / people)).collect(), facts.each().collect())
             }
         }
     }
@@ -108,7 +109,8 @@ mod tests {
             }
         }
         let (train, valid) = Generated::Facts(10).documents();
-        assert_eq!((train.len(), valid.len()), (320, 10));
+        assert_eq!((train.len(), valid.len()), (32_760, 10));
+        assert_eq!(Generated::Facts(4096).documents().0.len(), 32 * 4096);
         // Each pass names everyone.
         let mut first: Vec<&str> = train[..10].iter().map(|d| d.text.split_at(8).0).collect();
         let mut all: Vec<&str> = valid.iter().map(|d| d.text.split_at(8).0).collect();

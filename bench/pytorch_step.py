@@ -1,0 +1,168 @@
+"""The training step that `ablate bench --against pytorch` is measured against: the same model, loss and optimizer in PyTorch.
+
+Reads the model and the batch as JSON from the command line. Then each line on standard input is a number of steps to take;
+the answer is a line of JSON with the seconds of each step. Threads: RAYON_NUM_THREADS, as for the program itself.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CONFIG = json.loads(sys.argv[1])
+torch.set_num_threads(int(os.environ.get("RAYON_NUM_THREADS", "1")))
+torch.manual_seed(0)
+M = CONFIG["model"]
+D, HEADS, KV, T = M["d_model"], M["n_heads"], M["n_kv_heads"], M["seq_len"]
+HEAD = D // HEADS
+
+
+class DyT(nn.Module):
+    def __init__(self, alpha):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.tensor([alpha]))
+        self.gamma = nn.Parameter(torch.ones(D))
+        self.beta = nn.Parameter(torch.zeros(D))
+
+    def forward(self, x):
+        return self.gamma * torch.tanh(self.alpha * x) + self.beta
+
+
+def norm(alpha):
+    if M["norm"] == "layernorm":
+        return nn.LayerNorm(D, eps=1e-5)
+    if M["norm"] == "rmsnorm":
+        return nn.RMSNorm(D, eps=1e-5)
+    if M["norm"] == "dyt":
+        return DyT(alpha)
+    if M["norm"] == "none":
+        return nn.Identity()
+    sys.exit(f"model.norm = {M['norm']} has no counterpart in bench/pytorch_step.py")
+
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "selu": F.selu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_sigmoid": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "glu": torch.sigmoid,
+    "bilinear": lambda x: x,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "swiglu": F.silu,
+}
+GATED = M["ffn"] in ("glu", "bilinear", "reglu", "geglu", "swiglu")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        linear = lambda i, o: nn.Linear(i, o, bias=M["bias"])
+        self.n1, self.n2 = norm(M["alpha_attn"]), norm(M["alpha_ffn"])
+        # One matrix for queries, keys and values, and one for gate and up, as a script written for speed has them.
+        self.qkv = linear(D, D + 2 * KV * HEAD)
+        self.o = linear(D, D)
+        self.up = linear(D, M["d_ff"] * (2 if GATED else 1))
+        self.down = linear(M["d_ff"], D)
+
+    def attention(self, x, cos, sin):
+        b, t, _ = x.shape
+        q, k, v = self.qkv(x).split([D, KV * HEAD, KV * HEAD], dim=2)
+        q, k, v = (y.view(b, t, -1, HEAD).transpose(1, 2) for y in (q, k, v))
+        if cos is not None:
+            turn = lambda y: torch.cat((-y[..., HEAD // 2 :], y[..., : HEAD // 2]), dim=-1)
+            q, k = q * cos + turn(q) * sin, k * cos + turn(k) * sin
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=KV != HEADS)
+        return self.o(y.transpose(1, 2).reshape(b, t, D))
+
+    def ffn(self, x):
+        act = ACTIVATIONS[M["ffn"]]
+        if GATED:
+            gate, up = self.up(x).chunk(2, dim=2)
+            return self.down(act(gate) * up)
+        return self.down(act(self.up(x)))
+
+    def forward(self, x, cos, sin):
+        if M["norm_placement"] == "pre":
+            x = x + self.attention(self.n1(x), cos, sin)
+            return x + self.ffn(self.n2(x))
+        x = self.n1(x + self.attention(x, cos, sin))
+        return self.n2(x + self.ffn(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(CONFIG["vocab_size"], D)
+        self.positions = nn.Embedding(T, D) if M["position"] == "learned" else None
+        self.blocks = nn.ModuleList(Block() for _ in range(M["n_layers"]))
+        self.final = norm(M["alpha_final"]) if M["norm_placement"] == "pre" else nn.Identity()
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
+        self.cos = self.sin = None
+        if M["position"] == "rope":
+            frequencies = M["rope_theta"] ** (-torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
+            angles = torch.outer(torch.arange(T, dtype=torch.float64), frequencies)
+            angles = torch.cat((angles, angles), dim=1)
+            self.register_buffer("cos", angles.cos().float())
+            self.register_buffer("sin", angles.sin().float())
+
+    def forward(self, ids, targets):
+        x = self.tokens(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        logits = self.final(x) @ self.tokens.weight.T
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+for key in ("dropout", "qk_norm", "embedding_scale"):
+    if M[key]:
+        sys.exit(f"model.{key} = {M[key]} has no counterpart in bench/pytorch_step.py")
+
+model = Model()
+C = CONFIG["train"]
+groups = [
+    {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": C["weight_decay"]},
+    {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+]
+compiled = CONFIG["compile"]
+optimizer = torch.optim.AdamW(groups, lr=C["lr"], betas=(C["beta1"], C["beta2"]), eps=1e-8, fused=compiled)
+loss_of = torch.compile(model) if compiled else model
+data = torch.Generator().manual_seed(1)
+
+
+def step():
+    batch = torch.randint(CONFIG["vocab_size"], (C["batch_size"], T + 1), generator=data)
+    loss = loss_of(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), C["grad_clip"])
+    optimizer.step()
+    return loss.item()
+
+
+start = time.perf_counter()
+loss = step()
+first = time.perf_counter() - start
+step()
+print(json.dumps({"loss": loss, "ln_vocab": math.log(CONFIG["vocab_size"]), "first_step": first, "torch": torch.__version__}), flush=True)
+for line in sys.stdin:
+    seconds = []
+    for _ in range(int(line)):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps(seconds), flush=True)
