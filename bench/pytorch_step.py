@@ -110,13 +110,14 @@ class Model(nn.Module):
         for p in self.parameters():
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.02)
-        self.cos = self.sin = None
+        cos = sin = None
         if M["position"] == "rope":
             frequencies = M["rope_theta"] ** (-torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
             angles = torch.outer(torch.arange(T, dtype=torch.float64), frequencies)
             angles = torch.cat((angles, angles), dim=1)
-            self.register_buffer("cos", angles.cos().float())
-            self.register_buffer("sin", angles.sin().float())
+            cos, sin = angles.cos().float(), angles.sin().float()
+        self.register_buffer("cos", cos)
+        self.register_buffer("sin", sin)
 
     def forward(self, ids, targets):
         x = self.tokens(ids)

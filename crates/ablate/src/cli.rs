@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use data::TokenizerKind;
+use kernels::Kernels;
 use strum::VariantArray;
 use train::Backend;
 
@@ -97,6 +98,9 @@ pub struct Study {
     /// Where to compute: flex and ndarray are for the CPU, wgpu is for a GPU
     #[arg(long, default_value = "flex", value_parser = backend())]
     pub backend: Backend,
+    /// Whose operations compute on the CPU: fused are ours, plain are burn's own; the numbers agree but for rounding
+    #[arg(long, default_value = "fused", value_parser = kernels())]
+    pub kernels: Kernels,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -229,6 +233,12 @@ pub struct Worker {
 /// Every backend by name; whether it is built in is for the planner to say.
 fn backend() -> impl TypedValueParser<Value = Backend> {
     let names = Backend::VARIANTS.iter().map(<&'static str>::from);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
+}
+
+/// Either kind of kernels by name.
+fn kernels() -> impl TypedValueParser<Value = Kernels> {
+    let names = Kernels::VARIANTS.iter().map(<&'static str>::from);
     PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
 }
 

@@ -124,7 +124,7 @@ fn plan(args: &cli::Study) -> Result<Plan> {
     }
     overrides.extend(args.seeds.map(|n| Override::from_option("--seeds", "seeds", n)));
     overrides.extend(args.steps.map(|n| Override::from_option("--steps", "train.steps", n)));
-    Plan::read(&studies::find(&args.study)?, &overrides, args.backend)
+    Plan::read(&studies::find(&args.study)?, &overrides, args.backend, args.kernels)
 }
 
 fn list() -> Result<String, ConfigError> {
@@ -181,6 +181,8 @@ fn work(worker: cli::Worker) -> Result<u8> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(worker.folder.join("log.txt"));
     let log = log.with_context(|| format!("{}: the log cannot be written", worker.folder.display()))?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();
+    // This thread is one of those that compute: with one thread, nothing is handed over.
+    rayon::ThreadPoolBuilder::new().use_current_thread().build_global().context("the threads cannot be started")?;
     let provenance = Provenance {
         commit: env!("ABLATE_COMMIT").into(),
         version: env!("CARGO_PKG_VERSION").into(),

@@ -106,7 +106,7 @@ fn logits(folder: PathBuf) -> Vec<f32> {
     let folder = RunFolder::new(folder);
     let config = folder.config().unwrap();
     let device = Device::flex();
-    let mut decoder = config.model.init(config.vocab_size, 1, &device);
+    let mut decoder = config.model.init(config.vocab_size, 1, config.kernels, &device);
     decoder.load_from(&mut SafetensorsStore::from_file(folder.weights_path())).unwrap();
     let tokens = Tensor::<1, Int>::arange(0..10, &device).unsqueeze();
     decoder.forward(tokens).into_data().try_into_vec().unwrap()

@@ -2,26 +2,12 @@
 
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, RmsNorm, RmsNormConfig};
-use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::{Device, Tensor};
+use kernels::{AttentionShape, Kernels, attention_with};
 
-use crate::ModelConfig;
 use crate::norm::EPSILON;
-use crate::position::Rope;
-use crate::projection::{project, projection};
-
-/// What every block's attention shares for one forward pass.
-pub(crate) struct Context {
-    /// True above the diagonal: positions that must not be seen. `[seq, seq]`
-    future: Tensor<2, Bool>,
-    rope: Option<Rope>,
-}
-
-impl Context {
-    pub(crate) fn new(seq: usize, rope: Option<Rope>, device: &Device) -> Self {
-        Context { future: Tensor::<2, Bool>::tril_mask([seq, seq], 0, device), rope }
-    }
-}
+use crate::projection::{project_and_add, projection};
+use crate::{ModelConfig, Position};
 
 /// softmax(q k^T / sqrt(head_dim)) v, each position seeing itself and what came before.
 ///
@@ -38,6 +24,8 @@ pub struct Attention {
     k_norm: Option<RmsNorm>,
     dropout: Dropout,
     head_dim: usize,
+    /// Base of the rotations, where positions are rotated.
+    theta: Option<f64>,
 }
 
 impl Attention {
@@ -54,41 +42,41 @@ impl Attention {
             k_norm: norm(),
             dropout: DropoutConfig::new(config.dropout).init(),
             head_dim: config.head_dim(),
+            theta: (config.position == Position::Rope).then_some(config.rope_theta),
         }
     }
 
-    /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub(crate) fn forward(&self, x: Tensor<3>, context: &Context) -> Tensor<3> {
+    /// `residual` plus the attention of `x`, both `[batch, seq, d_model]`.
+    pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, kernels: Kernels) -> Tensor<3> {
         let [batch, seq, d_model] = x.dims();
-        let n_heads = d_model / self.head_dim;
-        let heads = |linear: &Linear| {
-            let y = project(linear, x.clone());
-            let n_heads = y.dims()[2] / self.head_dim;
-            y.reshape([batch, seq, n_heads, self.head_dim]).swap_dims(1, 2)
+        let head_dim = self.head_dim;
+        let n_kv_heads = self.k.weight.dims()[1] / head_dim;
+        let shape = AttentionShape { batch, seq, n_heads: d_model / head_dim, n_kv_heads, head_dim, theta: self.theta };
+        let x = x.reshape([batch * seq, d_model]);
+        let is_bare = self.q.bias.is_none() && self.q_norm.is_none() && self.dropout.prob == 0.0;
+        let mixed = if is_bare {
+            kernels.project_and_attend(x, [&self.q, &self.k, &self.v].map(|linear| linear.weight.val()), shape)
+        } else {
+            self.mix(x, shape, kernels)
         };
-        let (mut q, mut k, v) = (heads(&self.q), heads(&self.k), heads(&self.v));
-        if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
-            (q, k) = (q_norm.forward(q), k_norm.forward(k));
-        }
-        if let Some(rope) = &context.rope {
-            (q, k) = (rope.rotate(q), rope.rotate(k));
-        }
-        let (k, v) = (spread(k, n_heads), spread(v, n_heads));
-        let scores = (q * (self.head_dim as f64).powf(-0.5)).matmul(k.swap_dims(2, 3));
-        let weights = softmax(scores.mask_fill(context.future.clone().unsqueeze(), f32::NEG_INFINITY), 3);
-        let mixed = self.dropout.forward(weights).matmul(v);
-        project(&self.o, mixed.swap_dims(1, 2).reshape([batch, seq, d_model]))
+        project_and_add(&self.o, mixed, residual, &self.dropout, kernels)
     }
-}
 
-/// Repeats each head for the query heads of its group: `[batch, n_kv_heads, seq, head_dim]` to
-/// `[batch, n_heads, seq, head_dim]`.
-fn spread(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
-    let [batch, n_kv_heads, seq, head_dim] = x.dims();
-    if n_kv_heads == n_heads {
-        return x;
+    /// The heads' outputs side by side, with all that can stand between a projection and its use.
+    fn mix(&self, x: Tensor<2>, shape: AttentionShape, kernels: Kernels) -> Tensor<2> {
+        let (mut q, mut k, v) = (self.q.forward(x.clone()), self.k.forward(x.clone()), self.v.forward(x));
+        if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
+            let norm = |norm: &RmsNorm, x: Tensor<2>| {
+                let [n, width] = x.dims();
+                let heads = x.reshape([n * width / self.head_dim, self.head_dim]);
+                kernels.rms_norm(heads, norm.gamma.val()).reshape([n, width])
+            };
+            (q, k) = (norm(q_norm, q), norm(k_norm, k));
+        }
+        if self.dropout.prob > 0.0 {
+            attention_with(q, k, v, shape, |weights| self.dropout.forward(weights))
+        } else {
+            kernels.attention(q, k, v, shape)
+        }
     }
-    let group = n_heads / n_kv_heads;
-    let repeated = x.reshape([batch, n_kv_heads, 1, seq * head_dim]).expand([batch, n_kv_heads, group, seq * head_dim]);
-    repeated.reshape([batch, n_heads, seq, head_dim])
 }

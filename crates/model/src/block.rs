@@ -6,7 +6,9 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::attention::{Attention, Context};
+use kernels::Kernels;
+
+use crate::attention::Attention;
 use crate::norm::Site;
 use crate::{FeedForward, ModelConfig, Norm};
 
@@ -46,17 +48,17 @@ impl Block {
     }
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub(crate) fn forward(&self, x: Tensor<3>, context: &Context) -> Tensor<3> {
-        let attn = |x| self.dropout.forward(self.attn.forward(x, context));
-        let ffn = |x| self.dropout.forward(self.ffn.forward(x));
+    pub(crate) fn forward(&self, x: Tensor<3>, kernels: Kernels) -> Tensor<3> {
+        let attn = |x, residual| self.attn.forward(x, residual, kernels);
+        let ffn = |x, residual| self.ffn.forward(x, residual, &self.dropout, kernels);
         match self.placement {
             NormPlacement::Pre => {
-                let x = x.clone() + attn(self.attn_norm.forward(x));
-                x.clone() + ffn(self.ffn_norm.forward(x))
+                let x = attn(self.attn_norm.forward(x.clone(), kernels), x);
+                ffn(self.ffn_norm.forward(x.clone(), kernels), x)
             }
             NormPlacement::Post => {
-                let x = self.attn_norm.forward(x.clone() + attn(x));
-                self.ffn_norm.forward(x.clone() + ffn(x))
+                let x = self.attn_norm.forward(attn(x.clone(), x), kernels);
+                self.ffn_norm.forward(ffn(x.clone(), x), kernels)
             }
         }
     }

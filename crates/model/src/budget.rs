@@ -83,6 +83,7 @@ mod tests {
     use crate::config::tests::{combinations, tiny};
     use burn::module::{Module, ModuleVisitor, Param};
     use burn::tensor::{Device, Tensor};
+    use kernels::Kernels;
 
     /// Counts parameters, but for running statistics, which burn visits too.
     struct Trained {
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn the_count_is_the_module_s_own() {
         for config in combinations() {
-            let model = config.init(11, 0, &Device::flex());
+            let model = config.init(11, 0, Kernels::Plain, &Device::flex());
             let mut trained = Trained { name: String::new(), n_params: 0 };
             model.visit(&mut trained);
             assert_eq!(config.budget(11).params.total(), trained.n_params, "{config:?}");

@@ -1,6 +1,7 @@
 //! What a model is made of.
 
 use burn::tensor::Device;
+use kernels::Kernels;
 use serde::{Deserialize, Serialize};
 
 use crate::{Decoder, Ffn, NormKind, NormPlacement, Position, init};
@@ -131,8 +132,8 @@ impl ModelConfig {
     }
 
     /// A decoder with GPT-2's initialization, every tensor drawn from (`seed`, its name).
-    pub fn init(&self, vocab_size: usize, seed: u64, device: &Device) -> Decoder {
-        init::gpt2(Decoder::new(self, vocab_size, device), self.n_layers, seed)
+    pub fn init(&self, vocab_size: usize, seed: u64, kernels: Kernels, device: &Device) -> Decoder {
+        init::gpt2(Decoder::new(self, vocab_size, kernels, device), self.n_layers, seed)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use kernels::Kernels;
 use rand_distr::{Distribution, StandardNormal};
 use random::stream;
 use strum::{IntoStaticStr, VariantArray};
@@ -111,7 +112,7 @@ pub(crate) fn probe() -> ModelConfig {
 
 fn findings(config: &ModelConfig, norm: Option<NormKind>, devices: &[Device]) -> Vec<Finding> {
     let device = &devices[0].clone().autodiff();
-    let decoder = || config.init(VOCAB, 0, device);
+    let decoder = || config.init(VOCAB, 0, Kernels::Fused, device);
     let finding = |&rule: &Rule| {
         let holds = match rule {
             Rule::Causal => Some(is_causal(&decoder(), device)),
@@ -119,9 +120,9 @@ fn findings(config: &ModelConfig, norm: Option<NormKind>, devices: &[Device]) ->
             Rule::TrainEval => Some(trains_as_it_evaluates(&decoder(), device)),
             Rule::Shift => norm.map(|norm| is_free(norm, config, device, |x| x + 3.0)),
             Rule::Scale => norm.map(|norm| is_free(norm, config, device, |x| x * 3.0)),
-            Rule::AtZero => Some(is_finite_at_zero(&*part(config, norm, device), device)),
+            Rule::AtZero => Some(is_finite_at_zero(&*part(config, norm, Kernels::Fused, device), device)),
             Rule::Reach => Some(reaches_all(&decoder(), device)),
-            Rule::Backends => (devices.len() > 1).then(|| backends_agree(config, norm, devices)),
+            Rule::Backends => Some(backends_agree(config, norm, devices)),
         };
         Finding { rule, holds, expected: norm.is_none_or(|norm| !norm.breaks().contains(&rule)) }
     };
@@ -175,11 +176,16 @@ fn trains_as_it_evaluates(decoder: &Decoder, device: &Device) -> bool {
 }
 
 /// The function under test by itself: a norm, or the activation of a feed-forward.
-fn part(config: &ModelConfig, norm: Option<NormKind>, device: &Device) -> Box<dyn Fn(Tensor<3>) -> Tensor<3>> {
+fn part(
+    config: &ModelConfig,
+    norm: Option<NormKind>,
+    kernels: Kernels,
+    device: &Device,
+) -> Box<dyn Fn(Tensor<3>) -> Tensor<3>> {
     let ffn = config.ffn;
     match norm.map(|norm| norm.init(config, Site::Attention, device)) {
-        Some(norm) => Box::new(move |x| norm.forward(x)),
-        None => Box::new(move |x| ffn.activate(x)),
+        Some(norm) => Box::new(move |x| norm.forward(x, kernels)),
+        None => Box::new(move |x| kernels.activate(x, ffn.activation())),
     }
 }
 
@@ -193,7 +199,7 @@ fn normal_input(device: &Device) -> Tensor<3> {
 
 /// Whether a norm gives the same for `x` and for what `change` makes of it.
 fn is_free(norm: NormKind, config: &ModelConfig, device: &Device, change: fn(Tensor<3>) -> Tensor<3>) -> bool {
-    let norm = part(config, Some(norm), device);
+    let norm = part(config, Some(norm), Kernels::Fused, device);
     // The epsilon under the root breaks scale invariance by about this much.
     close(norm(normal_input(device)), norm(change(normal_input(device))), 1e-3)
 }
@@ -244,17 +250,20 @@ impl ModuleVisitor for Reached<'_> {
     }
 }
 
+/// Whether every backend gives the same with either kind of kernels.
 fn backends_agree(config: &ModelConfig, norm: Option<NormKind>, devices: &[Device]) -> bool {
-    let on = |device: &Device| {
+    let on = |device: &Device, kernels: Kernels| {
         let device = device.clone().autodiff();
-        let logits = logits(&config.init(VOCAB, 0, &device), &rows(), &device);
-        let (y, grad) = with_gradient(&*part(config, norm, &device), normal_input(&device));
+        let logits = logits(&config.init(VOCAB, 0, kernels, &device), &rows(), &device);
+        let (y, grad) = with_gradient(&*part(config, norm, kernels, &device), normal_input(&device));
         [Some(logits.inner()), Some(y.inner()), grad].map(|x| x.map(Tensor::into_data))
     };
-    let first = on(&devices[0]);
+    let first = on(&devices[0], Kernels::Plain);
     let load = |data: &Option<TensorData>| data.clone().map(|data| Tensor::<3>::from_data(data, &devices[0]));
-    devices[1..].iter().all(|device| {
-        on(device).iter().zip(&first).all(|(a, b)| load(a).zip(load(b)).is_some_and(|(a, b)| close(a, b, ROUNDING)))
+    let all = devices.iter().flat_map(|device| Kernels::VARIANTS.iter().map(move |&kernels| (device, kernels)));
+    all.into_iter().all(|(device, kernels)| {
+        let other = on(device, kernels);
+        other.iter().zip(&first).all(|(a, b)| load(a).zip(load(b)).is_some_and(|(a, b)| close(a, b, ROUNDING)))
     })
 }
 

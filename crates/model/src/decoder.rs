@@ -2,12 +2,10 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer};
-use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor};
+use kernels::Kernels;
 
-use crate::attention::Context;
 use crate::norm::Site;
-use crate::position::Rope;
 use crate::{Block, ModelConfig, Norm, NormPlacement, Position};
 
 /// A decoder-only language model. Its output matrix is the token embedding's (a tied head).
@@ -19,14 +17,13 @@ pub struct Decoder {
     blocks: Vec<Block>,
     final_norm: Option<Norm>,
     dropout: Dropout,
-    /// Theta and width of a head, where positions are rotated.
     #[module(skip)]
-    rope: Option<(f64, usize)>,
+    kernels: Kernels,
 }
 
 impl Decoder {
     /// The structure alone: matrices and embeddings are zero until `init` draws them.
-    pub(crate) fn new(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
+    pub(crate) fn new(config: &ModelConfig, vocab_size: usize, kernels: Kernels, device: &Device) -> Self {
         let embedding = |n| EmbeddingConfig::new(n, config.d_model).with_initializer(Initializer::Zeros).init(device);
         let scale = Initializer::Constant { value: (config.d_model as f64).sqrt() };
         Decoder {
@@ -37,13 +34,21 @@ impl Decoder {
             final_norm: (config.norm_placement == NormPlacement::Pre)
                 .then(|| config.norm.init(config, Site::Final, device)),
             dropout: DropoutConfig::new(config.dropout).init(),
-            rope: (config.position == Position::Rope).then(|| (config.rope_theta, config.head_dim())),
+            kernels,
         }
     }
 
     /// Token ids `[batch, seq]` to logits `[batch, seq, vocab]`. With learned positions `seq` is at most `seq_len`.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [batch, seq] = tokens.dims();
+        let head = self.token_embedding.weight.val().transpose();
+        let [_, vocab] = head.dims();
+        self.hidden(tokens).matmul(head).reshape([batch, seq, vocab])
+    }
+
+    /// Token ids `[batch, seq]` to what the head sees, `[batch * seq, d_model]`.
+    fn hidden(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
+        let [_, seq] = tokens.dims();
         let device = tokens.device();
         let mut x = self.token_embedding.forward(tokens);
         if let Some(scale) = &self.embedding_scale {
@@ -53,25 +58,18 @@ impl Decoder {
             x = x + positions.forward(Tensor::arange(0..seq as i64, &device).unsqueeze());
         }
         x = self.dropout.forward(x);
-        let rope = self.rope.map(|(theta, head_dim)| Rope::new(seq, head_dim, theta, &device));
-        let context = Context::new(seq, rope, &device);
         for block in &self.blocks {
-            x = block.forward(x, &context);
+            x = block.forward(x, self.kernels);
         }
         if let Some(norm) = &self.final_norm {
-            x = norm.forward(x);
+            x = norm.forward(x, self.kernels);
         }
-        let head = self.token_embedding.weight.val().transpose();
-        let [d_model, vocab] = head.dims();
-        x.reshape([batch * seq, d_model]).matmul(head).reshape([batch, seq, vocab])
+        x.flatten(0, 1)
     }
 
     /// Negative log-likelihood of each target in nats: inputs and targets `[batch, seq]` to `[batch * seq]`.
     pub fn nll(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
-        let logits = self.forward(inputs);
-        let [batch, seq, vocab] = logits.dims();
-        let logits = logits.reshape([batch * seq, vocab]);
-        log_softmax(logits, 1).gather(1, targets.reshape([batch * seq, 1])).squeeze_dim::<1>(1).neg()
+        self.kernels.nll(self.hidden(inputs), self.token_embedding.weight.val(), targets.flatten(0, 1))
     }
 }
 
@@ -138,7 +136,7 @@ mod tests {
         for config in combinations() {
             let config = ModelConfig { seq_len: 32, d_model: 128, n_heads: 4, d_ff: 256, n_layers: 2, ..config };
             let rows = |shift: i32| vec![(0..32).map(|i| (i * 37 + shift * (i % 5) + shift) % 256).collect()];
-            let nll = config.init(256, 1, &device).nll(ids(&rows(0), &device), ids(&rows(1), &device));
+            let nll = config.init(256, 1, Kernels::Fused, &device).nll(ids(&rows(0), &device), ids(&rows(1), &device));
             let ratio = nll.mean().into_scalar::<f64>() / 256f64.ln();
             assert!((ratio - 1.0).abs() < 0.02, "{ratio} times ln(256): {config:?}");
         }
@@ -152,7 +150,7 @@ mod tests {
             if config.norm != NormKind::BatchNorm && config.norm.breaks().contains(&Rule::Causal) {
                 continue;
             }
-            let decoder = config.init(11, 3, &device);
+            let decoder = config.init(11, 3, Kernels::Fused, &device);
             let row: Vec<i32> = (0..8).map(|i| i * 3 % 11).collect();
             for changed in 1..8 {
                 let mut other = row.clone();
@@ -170,13 +168,14 @@ mod tests {
     fn swapping_a_part_moves_no_other_weight() {
         let device = Device::flex();
         let (a, b) = (tiny(), ModelConfig { norm: NormKind::RmsNorm, ffn: Ffn::SwiGlu, ..tiny() });
-        let (a, b) = (weights(&a.init(11, 0, &device)), weights(&b.init(11, 0, &device)));
+        let (a, b) =
+            (weights(&a.init(11, 0, Kernels::Fused, &device)), weights(&b.init(11, 0, Kernels::Fused, &device)));
         let shared: Vec<&String> = a.keys().filter(|name| b.contains_key(*name)).collect();
         assert_eq!(shared.len(), 2 + 2 * 6);
         for name in shared {
             assert_eq!(a[name], b[name], "{name}");
         }
-        let other_seed = weights(&tiny().init(11, 1, &device));
+        let other_seed = weights(&tiny().init(11, 1, Kernels::Fused, &device));
         assert_ne!(a["blocks.0.attn.q.weight"], other_seed["blocks.0.attn.q.weight"]);
         assert_ne!(a["blocks.0.attn.q.weight"], a["blocks.0.attn.k.weight"]);
     }
@@ -184,7 +183,7 @@ mod tests {
     #[test]
     fn weights_start_as_in_gpt2() {
         let config = ModelConfig { d_model: 128, d_ff: 512, n_layers: 8, ..tiny() };
-        let all = weights(&config.init(200, 0, &Device::flex()));
+        let all = weights(&config.init(200, 0, Kernels::Fused, &Device::flex()));
         let deviation = |name: &str| {
             let squares: f64 = all[name].iter().map(|&x| f64::from(x).powi(2)).sum();
             (squares / all[name].len() as f64).sqrt()
@@ -245,18 +244,22 @@ mod tests {
         let has = |key: &str, name: &str| cases.iter().any(|case| case["model"][key] == *name);
         NormKind::VARIANTS.iter().for_each(|norm| assert!(has("norm", norm.into()), "no case for {norm:?}"));
         Ffn::VARIANTS.iter().for_each(|ffn| assert!(has("ffn", ffn.into()), "no case for {ffn:?}"));
-        for case in &cases {
+        let both = cases.iter().flat_map(|case| Kernels::VARIANTS.iter().map(move |&kernels| (case, kernels)));
+        for (case, kernels) in both {
             let mut config =
                 serde_json::to_value(ModelConfig { seq_len: 6, d_model: 8, n_heads: 4, ..tiny() }).unwrap();
             config.as_object_mut().unwrap().extend(case["model"].as_object().unwrap().clone());
             let config: ModelConfig = serde_json::from_value(config).unwrap();
-            let decoder = Decoder::new(&config, 11, &device).map(&mut Formula { path: vec![] });
+            let decoder = Decoder::new(&config, 11, kernels, &device).map(&mut Formula { path: vec![] });
             let rows: Vec<Vec<i32>> = serde_json::from_value(case["tokens"].clone()).unwrap();
             let (inputs, targets) = (|r: &Vec<i32>| r[..6].to_vec(), |r: &Vec<i32>| r[1..].to_vec());
             let inputs = ids(&rows.iter().map(inputs).collect::<Vec<_>>(), &device);
             let targets = ids(&rows.iter().map(targets).collect::<Vec<_>>(), &device);
 
-            assert!(agrees(&values(decoder.forward(inputs.clone())), &case["logits"]), "logits: {config:?}");
+            assert!(
+                agrees(&values(decoder.forward(inputs.clone())), &case["logits"]),
+                "logits, {kernels:?}: {config:?}"
+            );
             let loss = decoder.nll(inputs, targets).mean();
             let expected = case["loss"].as_f64().unwrap();
             assert!((loss.clone().into_scalar::<f64>() / expected - 1.0).abs() < 1e-6);
@@ -264,7 +267,7 @@ mod tests {
             let grads = named(&decoder, Some(&loss.backward()));
             assert_eq!(grads.len(), case["grads"].as_object().unwrap().len());
             for (name, grad) in grads {
-                assert!(agrees(&grad, &case["grads"][&name]), "the gradient of {name}: {config:?}");
+                assert!(agrees(&grad, &case["grads"][&name]), "the gradient of {name}, {kernels:?}: {config:?}");
             }
         }
     }

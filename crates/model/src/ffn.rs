@@ -1,14 +1,14 @@
 //! The feed-forward: one activation, with or without a gate.
 
 use burn::module::Module;
-use burn::nn::Linear;
-use burn::tensor::activation::{gelu_approximate, leaky_relu, relu, sigmoid, silu};
+use burn::nn::{Dropout, Linear};
 use burn::tensor::{Device, Tensor};
+use kernels::{Activation, Kernels};
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::ModelConfig;
-use crate::projection::{project, projection};
+use crate::projection::{project_and_add, projection};
 
 /// The activation of the feed-forward. A gated one multiplies the activated gate with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
@@ -83,37 +83,21 @@ impl Ffn {
     }
 
     /// The pointwise function; a gated feed-forward applies it to the gate.
-    pub fn activate<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+    pub fn activation(self) -> Activation {
         match self {
-            Ffn::Relu | Ffn::ReGlu => relu(x),
-            Ffn::Relu2 => relu(x).square(),
-            Ffn::LeakyRelu => leaky_relu(x, 0.01),
-            Ffn::Elu => elu(x, 1.0),
-            Ffn::Selu => elu(x, SELU_ALPHA) * SELU_SCALE,
-            Ffn::Gelu | Ffn::GeGlu => gelu(x),
-            Ffn::GeluTanh => gelu_approximate(x),
-            Ffn::GeluSigmoid => x.clone() * sigmoid(x * 1.702),
-            Ffn::Silu | Ffn::SwiGlu => silu(x),
-            Ffn::Glu => sigmoid(x),
-            Ffn::Bilinear => x,
+            Ffn::Relu | Ffn::ReGlu => Activation::Relu,
+            Ffn::Relu2 => Activation::Relu2,
+            Ffn::LeakyRelu => Activation::LeakyRelu,
+            Ffn::Elu => Activation::Elu,
+            Ffn::Selu => Activation::Selu,
+            Ffn::Gelu | Ffn::GeGlu => Activation::Gelu,
+            Ffn::GeluTanh => Activation::GeluTanh,
+            Ffn::GeluSigmoid => Activation::GeluSigmoid,
+            Ffn::Silu | Ffn::SwiGlu => Activation::Silu,
+            Ffn::Glu => Activation::Sigmoid,
+            Ffn::Bilinear => Activation::Identity,
         }
     }
-}
-
-/// The constants for which SELU keeps mean 0 and variance 1. Klambauer et al., 2017.
-const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
-const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-
-/// x * Phi(x). burn's own has the slope of the tanh form on every backend but flex.
-fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let twice_phi = (x.clone() * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0;
-    x * twice_phi * 0.5
-}
-
-/// x where positive, alpha * (exp(x) - 1) elsewhere. burn's own takes exp(x) everywhere, whose gradient is not a number
-/// where it overflows.
-fn elu<const D: usize>(x: Tensor<D>, alpha: f64) -> Tensor<D> {
-    relu(x.clone()) + (x.clamp_max(0.0).exp() - 1.0) * alpha
 }
 
 /// `down(activate(up(x)))`, or `down(activate(gate(x)) * up(x))` when gated.
@@ -137,13 +121,21 @@ impl FeedForward {
         }
     }
 
-    /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    /// `residual` plus the feed-forward of `x`, both `[batch, seq, d_model]`.
+    ///
+    /// Products are taken over `[batch * seq, d_model]`: on three axes burn multiplies batch by batch and its weight gradient
+    /// materializes one matrix per batch row.
+    pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, dropout: &Dropout, kernels: Kernels) -> Tensor<3> {
+        let x = x.flatten::<2>(0, 1);
+        let f = self.ffn.activation();
         let hidden = match &self.gate {
-            Some(gate) => self.ffn.activate(project(gate, x.clone())) * project(&self.up, x),
-            None => self.ffn.activate(project(&self.up, x)),
+            Some(gate) if gate.bias.is_none() => {
+                kernels.project_and_gate(x, [gate, &self.up].map(|linear| linear.weight.val()), f)
+            }
+            Some(gate) => kernels.gate(gate.forward(x.clone()), self.up.forward(x), f),
+            None => kernels.activate(self.up.forward(x), f),
         };
-        project(&self.down, hidden)
+        project_and_add(&self.down, hidden, residual, dropout, kernels)
     }
 }
 
@@ -162,7 +154,7 @@ mod tests {
         let device = Device::flex().autodiff();
         for (ffn, at, lowest) in [(Ffn::Gelu, -0.7518, -0.16997), (Ffn::Silu, -1.2785, -0.27846)] {
             let x = Tensor::<1>::from_data([at], &device).require_grad();
-            let y = ffn.activate(x.clone());
+            let y = Kernels::Fused.activate(x.clone(), ffn.activation());
             let slope = values(x.grad(&y.clone().sum().backward()).unwrap())[0];
             assert!(slope.abs() < 1e-4 && (values(y)[0] - lowest).abs() < 1e-5, "{ffn:?}: {slope}");
         }
@@ -173,9 +165,12 @@ mod tests {
         let x: Vec<f32> = (-600_000..=600_000).map(|i| i as f32 * 1e-5).collect();
         let n = x.len();
         let x = Tensor::<1>::from_data(TensorData::new(x, [n]), &Device::flex());
-        let exact = values(Ffn::Gelu.activate(x.clone()));
+        let exact = values(Kernels::Fused.activate(x.clone(), Ffn::Gelu.activation()));
         for (ffn, largest, at) in [(Ffn::GeluSigmoid, 0.0203, 2.27), (Ffn::GeluTanh, 0.00047, 2.70)] {
-            let errors = values(ffn.activate(x.clone())).into_iter().zip(&exact).map(|(a, b)| (a - b).abs());
+            let errors = values(Kernels::Fused.activate(x.clone(), ffn.activation()))
+                .into_iter()
+                .zip(&exact)
+                .map(|(a, b)| (a - b).abs());
             let (worst, error) = errors.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
             assert!((error / largest - 1.0).abs() < 0.02, "{ffn:?}: {error}");
             // The error is symmetric around zero.
@@ -188,7 +183,8 @@ mod tests {
         let device = Device::flex().autodiff();
         for &ffn in Ffn::VARIANTS {
             let x = Tensor::<1>::from_data([-100.0, 100.0], &device).require_grad();
-            let slopes = values(x.grad(&ffn.activate(x.clone()).sum().backward()).unwrap());
+            let slopes =
+                values(x.grad(&Kernels::Fused.activate(x.clone(), ffn.activation()).sum().backward()).unwrap());
             assert!(slopes.iter().all(|slope| slope.is_finite()), "{ffn:?}: {slopes:?}");
         }
     }

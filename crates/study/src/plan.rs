@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use data::{Account, Dataset};
+use kernels::Kernels;
 use model::{Budget, ModelConfig, Parts};
 use serde::{Deserialize, Serialize};
 use train::{Backend, BadFile, ConfigError, RunConfig, write_whole};
@@ -69,16 +70,24 @@ impl Plan {
     ///
     /// # Errors
     /// Anything in the file that cannot be run, or a corpus that cannot be read.
-    pub fn read(file: &Path, overrides: &[Override], backend: Backend) -> anyhow::Result<Plan> {
+    pub fn read(file: &Path, overrides: &[Override], backend: Backend, kernels: Kernels) -> anyhow::Result<Plan> {
         let shown = file.display().to_string();
         let text =
             std::fs::read_to_string(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
         let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        Plan::from_text(&name, &text, &shown, overrides, backend)
+        Plan::from_text(&name, &text, &shown, overrides, backend, kernels)
     }
 
-    fn from_text(name: &str, text: &str, file: &str, overrides: &[Override], backend: Backend) -> anyhow::Result<Plan> {
+    fn from_text(
+        name: &str,
+        text: &str,
+        file: &str,
+        overrides: &[Override],
+        backend: Backend,
+        kernels: Kernels,
+    ) -> anyhow::Result<Plan> {
         backend.require()?;
+        let kernels = if backend.is_cpu() { kernels } else { Kernels::Plain };
         let (own, variant_texts) = parse(text, file)?;
         let mut base = Overlay::baseline();
         for change in own.iter().chain(overrides) {
@@ -98,6 +107,7 @@ impl Plan {
             variant: variant.into(),
             seed: 0,
             backend,
+            kernels,
             corpus_sha256: data.origin.sha256.clone(),
             tokenizer_sha256: tokenizer_sha256.clone(),
             vocab_size: data.tokenizer.vocab_size(),
@@ -279,7 +289,7 @@ pub(crate) mod tests {
 
     /// Plans a study file given as text.
     pub(crate) fn plan(text: &str) -> anyhow::Result<Plan> {
-        Plan::from_text("study", text, "study.toml", &[], Backend::Flex)
+        Plan::from_text("study", text, "study.toml", &[], Backend::Flex, Kernels::Fused)
     }
 
     fn check_error(text: &str, expected: &str) {

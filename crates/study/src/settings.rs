@@ -1,6 +1,7 @@
 //! A study as typed: the baseline, and what each variant changes.
 
 use data::DataConfig;
+use kernels::Kernels;
 use model::ModelConfig;
 use serde::{Deserialize, Serialize};
 use train::{Backend, RunConfig, TrainConfig};
@@ -46,6 +47,7 @@ pub fn baseline(backend: Backend) -> RunConfig {
         variant: "baseline".into(),
         seed: 0,
         backend,
+        kernels: Kernels::Fused,
         corpus_sha256: String::new(),
         tokenizer_sha256: String::new(),
         vocab_size: 0,

@@ -1,6 +1,7 @@
 //! What one run is: every number final.
 
 use data::DataConfig;
+use kernels::Kernels;
 use model::ModelConfig;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,8 @@ pub struct RunConfig {
     /// Seeds the weights, the order of the batches and dropout.
     pub seed: u64,
     pub backend: Backend,
+    /// Whose operations compute; on a GPU, burn's.
+    pub kernels: Kernels,
     /// SHA-256 of the corpus.
     pub corpus_sha256: String,
     /// SHA-256 of the tokenizer's `tokenizer.json`.
@@ -125,6 +128,7 @@ pub(crate) mod tests {
             variant: "tiny".into(),
             seed: 0,
             backend: Backend::Flex,
+            kernels: Kernels::Fused,
             corpus_sha256: String::new(),
             tokenizer_sha256: String::new(),
             vocab_size: 256,

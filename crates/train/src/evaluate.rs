@@ -33,7 +33,7 @@ mod tests {
 
     fn model() -> LanguageModel {
         let config = tiny();
-        LanguageModel { decoder: config.model.init(config.vocab_size, 0, &Device::flex()) }
+        LanguageModel { decoder: config.model.init(config.vocab_size, 0, config.kernels, &Device::flex()) }
     }
 
     fn dataset(corpus: &str, seq_len: usize) -> Dataset {

@@ -62,7 +62,7 @@ impl StepLoop {
             let batch = self.data.train_batch(*seed, step, train.batch_size);
             self.device.seed(stream(*seed, &format!("dropout/{step}")).next_u64());
             let output = learner.train_step(batch);
-            let (grads, grad_norm) = clip(output.grads, &learner.model(), train.grad_clip);
+            let (grads, grad_norm) = clip(output.grads, &learner.model(), self.config.kernels, train.grad_clip);
             let loss = output.item.loss();
             if !loss.is_finite() || !grad_norm.is_finite() {
                 return Ok(Ending::Diverged { step });

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
-use burn::tensor::{ExecutionError, Int, Tensor, TensorData};
+use burn::optim::{
+    AdamWConfig, AdamWState, AdaptiveMomentumState, GradientsParams, LearningRate, ModuleOptimizer, Optimizer,
+};
+use burn::tensor::{Device, ExecutionError, Int, Tensor, TensorData};
 use burn::train::metric::Adaptor;
 use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
 use data::{Batch, Class, Scored, ValidBatch};
+use kernels::{AdamWStep, Kernels};
 use model::Decoder;
 
 use crate::TrainConfig;
@@ -97,16 +100,63 @@ impl InferenceStep for LanguageModel {
 }
 
 /// AdamW that decays matrices and embeddings only, never gains, biases or scalars. Loshchilov and Hutter, 2019.
-pub(crate) fn adamw(config: &TrainConfig, model: &LanguageModel) -> ModuleOptimizer {
-    let adamw = AdamWConfig::new()
-        .with_beta_1(config.beta1 as f32)
-        .with_beta_2(config.beta2 as f32)
-        .with_epsilon(1e-8)
-        .with_weight_decay(0.0);
+pub(crate) fn adamw(config: &TrainConfig, kernels: Kernels, model: &LanguageModel) -> ModuleOptimizer {
     let mut matrices = Matrices(vec![]);
     model.visit(&mut matrices);
-    let decayed = adamw.clone().with_weight_decay(config.weight_decay as f32).build();
-    adamw.init().with_group(ParamGroup::from_ids(matrices.0), decayed, None)
+    let matrices = ParamGroup::from_ids(matrices.0);
+    match kernels {
+        Kernels::Fused => {
+            let adamw =
+                |weight_decay| FusedAdamW { beta1: config.beta1 as f32, beta2: config.beta2 as f32, weight_decay };
+            ModuleOptimizer::from(adamw(0.0)).with_group(matrices, adamw(config.weight_decay as f32), None)
+        }
+        Kernels::Plain => {
+            let adamw = AdamWConfig::new()
+                .with_beta_1(config.beta1 as f32)
+                .with_beta_2(config.beta2 as f32)
+                .with_epsilon(ADAMW_EPSILON)
+                .with_weight_decay(0.0);
+            let decayed = adamw.clone().with_weight_decay(config.weight_decay as f32).build();
+            adamw.init().with_group(matrices, decayed, None)
+        }
+    }
+}
+
+/// Added to the root of the second moment.
+const ADAMW_EPSILON: f32 = 1e-8;
+
+/// The same as burn's AdamW, in one pass over each parameter.
+#[derive(Clone)]
+struct FusedAdamW {
+    beta1: f32,
+    beta2: f32,
+    weight_decay: f32,
+}
+
+impl Optimizer for FusedAdamW {
+    /// burn's, so that either takes up where the other was.
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamWState<D>>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        let zeros = || AdaptiveMomentumState::new(0, grad.zeros_like(), grad.zeros_like());
+        let mut momentum = state.map_or_else(zeros, |state| state.momentum);
+        momentum.time += 1;
+        let Self { beta1, beta2, weight_decay } = *self;
+        let step = AdamWStep { lr, beta1, beta2, epsilon: ADAMW_EPSILON, weight_decay, time: momentum.time };
+        let moments = [momentum.moment_1, momentum.moment_2];
+        let (tensor, [moment_1, moment_2]) = kernels::adamw(tensor, grad, moments, step);
+        (tensor, Some(AdamWState { momentum: AdaptiveMomentumState { moment_1, moment_2, ..momentum } }))
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        AdamWState { momentum: state.momentum.to_device(device) }
+    }
 }
 
 /// Collects the parameters that have two axes.
@@ -122,8 +172,13 @@ impl ModuleVisitor for Matrices {
 
 /// Scales all gradients together so that their global norm is at most `max_norm`, and returns the norm they had.
 /// Pascanu, Mikolov and Bengio, 2013.
-pub(crate) fn clip(mut grads: GradientsParams, model: &LanguageModel, max_norm: f64) -> (GradientsParams, f64) {
-    let mut squares = Squares { grads: &grads, sum: None };
+pub(crate) fn clip(
+    mut grads: GradientsParams,
+    model: &LanguageModel,
+    kernels: Kernels,
+    max_norm: f64,
+) -> (GradientsParams, f64) {
+    let mut squares = Squares { grads: &grads, kernels, sum: None };
     model.visit(&mut squares);
     let norm = squares.sum.map_or(0.0, |sum| sum.into_scalar::<f64>()).sqrt();
     if norm > max_norm {
@@ -134,14 +189,14 @@ pub(crate) fn clip(mut grads: GradientsParams, model: &LanguageModel, max_norm: 
 
 struct Squares<'a> {
     grads: &'a GradientsParams,
+    kernels: Kernels,
     sum: Option<Tensor<1>>,
 }
 
 impl ModuleVisitor for Squares<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(grad) = self.grads.get::<D>(param.id) else { return };
-        // Row by row first: one sum over millions of elements would depend on how threads share it.
-        let square = grad.square().sum_dim(D - 1).sum();
+        let square = self.kernels.sum_of_squares(grad);
         self.sum = Some(match self.sum.take() {
             Some(sum) => sum + square,
             None => square,
@@ -173,15 +228,16 @@ mod tests {
 
     fn learner(config: &RunConfig, backend: Backend) -> Learner<LanguageModel> {
         let device = backend.device().unwrap().autodiff();
-        let model = LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, &device) };
-        let optimizer = adamw(&config.train, &model);
+        let model =
+            LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, config.kernels, &device) };
+        let optimizer = adamw(&config.train, config.kernels, &model);
         Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 })
     }
 
     /// One step of training; the loss and the norm of the gradient before it.
     fn step(learner: &mut Learner<LanguageModel>, batch: Batch, max_norm: f64) -> (f64, f64) {
         let output = learner.train_step(batch);
-        let (grads, norm) = clip(output.grads, &learner.model(), max_norm);
+        let (grads, norm) = clip(output.grads, &learner.model(), Kernels::Fused, max_norm);
         learner.lr_step();
         learner.optimizer_step(grads);
         (output.item.loss(), norm)

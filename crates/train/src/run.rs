@@ -127,8 +127,8 @@ fn train(
     tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
 
     let device = config.backend.device()?.autodiff();
-    let model = LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, &device) };
-    let optimizer = adamw(&config.train, &model);
+    let model = LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, config.kernels, &device) };
+    let optimizer = adamw(&config.train, config.kernels, &model);
     let learner = Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 });
     let steps = Arc::new(StepLoop {
         config: config.clone(),

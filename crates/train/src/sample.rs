@@ -38,7 +38,7 @@ pub fn sample(folder: &RunFolder, sampling: &Sampling) -> Result<String> {
     let weights = folder.weights_path();
     check_weights(&weights, &config)?;
     let device = config.backend.device()?;
-    let mut decoder = config.model.init(config.vocab_size, config.seed, &device);
+    let mut decoder = config.model.init(config.vocab_size, config.seed, config.kernels, &device);
     let loaded = decoder.load_from(&mut SafetensorsStore::from_file(&weights)).map_err(|error| {
         let error: String = error.to_string().replace('\n', " ").chars().take(200).collect();
         BadFile::new(&weights, format!("does not fit config.toml: {error}"))

@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
+use kernels::Kernels;
 
 /// `gamma * tanh(alpha * x) + beta` with one alpha for the site. Zhu et al., "Transformers without Normalization", 2025.
 #[derive(Module, Debug)]
@@ -22,8 +23,7 @@ impl Dyt {
     }
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let squashed = (x * self.alpha.val().unsqueeze()).tanh();
-        squashed * self.gamma.val().unsqueeze() + self.beta.val().unsqueeze()
+    pub fn forward(&self, x: Tensor<3>, kernels: Kernels) -> Tensor<3> {
+        kernels.dyt(x, self.alpha.val(), self.gamma.val(), self.beta.val())
     }
 }

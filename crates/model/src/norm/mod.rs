@@ -9,6 +9,7 @@ pub mod wrong;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
 use burn::tensor::{Device, Tensor};
+use kernels::Kernels;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
@@ -138,11 +139,14 @@ pub enum Norm {
 
 impl Norm {
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub fn forward(&self, x: Tensor<3>, kernels: Kernels) -> Tensor<3> {
         match self {
-            Norm::LayerNorm(norm) => norm.forward(x),
-            Norm::RmsNorm(norm) => norm.forward(x),
-            Norm::Dyt(norm) => norm.forward(x),
+            Norm::LayerNorm(norm) => {
+                let beta = norm.beta.as_ref().expect("every LayerNorm here has one");
+                kernels.layer_norm(x, norm.gamma.val(), beta.val())
+            }
+            Norm::RmsNorm(norm) => kernels.rms_norm(x, norm.gamma.val()),
+            Norm::Dyt(norm) => norm.forward(x, kernels),
             Norm::BatchNorm(norm) => norm.forward(x),
             Norm::GroupNorm(norm) => norm.forward(x),
             Norm::InstanceNorm(norm) => norm.forward(x),
@@ -180,7 +184,7 @@ mod tests {
     fn norm(kind: NormKind, x: Tensor<3>) -> Tensor<3> {
         let [_, _, d_model] = x.dims();
         let config = ModelConfig { d_model, norm_groups: 1, ..tiny() };
-        kind.init(&config, Site::Attention, &x.device()).forward(x)
+        kind.init(&config, Site::Attention, &x.device()).forward(x, Kernels::Fused)
     }
 
     fn normal(d_model: usize, mean: f32) -> Tensor<3> {
@@ -231,8 +235,8 @@ mod tests {
         let config = ModelConfig { d_model: 4, ..tiny() };
         let norm = NormKind::BatchNorm.init(&config, Site::Attention, &device);
         let x = Tensor::<3>::from_data([[[1.0, 2.0, 3.0, 4.0], [3.0, 6.0, 3.0, 0.0]]], &device);
-        norm.forward(x.clone());
-        let evaluated = values(norm.valid().forward(x.inner()));
+        norm.forward(x.clone(), Kernels::Fused);
+        let evaluated = values(norm.valid().forward(x.inner(), Kernels::Fused));
         // One step of momentum 0.1 from mean 0 and variance 1 towards the batch's mean 2 and variance 1 of feature 0.
         let expected = (1.0 - 0.2) / (1.0f32 + 1e-5).sqrt();
         assert!((evaluated[0] - expected).abs() < 1e-6, "{} against {expected}", evaluated[0]);
