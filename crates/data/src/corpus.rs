@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::bytes::Bytes;
-use crate::document::Document;
+use crate::document::{Document, Texts};
 use crate::generated::Generated;
 use crate::known::KNOWN;
 use crate::token_files::TokenFolder;
@@ -51,7 +51,7 @@ pub(crate) enum Parts {
     },
     /// Generated documents; those for validation are marked.
     Documents {
-        train: Vec<Document>,
+        train: Texts,
         valid: Vec<Document>,
     },
     Tokens(Box<TokenFolder>),
@@ -67,7 +67,7 @@ impl Corpus {
         if let Some(generated) = Generated::named(name) {
             let (train, valid) = generated?.documents();
             let rule = "training and validation are separate streams of one generator";
-            let origin = Origin::of(rule, joined(&train).as_bytes(), joined(&valid).as_bytes());
+            let origin = Origin::of(rule, train.joined.as_bytes(), joined(&valid).as_bytes());
             return Ok(corpus(origin, Parts::Documents { train, valid }));
         }
         let path = find(name)?;

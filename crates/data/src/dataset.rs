@@ -6,9 +6,9 @@ use std::fmt::{Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::{Corpus, Origin, Parts, joined};
-use crate::document::{Class, Document};
+use crate::document::{Class, Document, Texts};
 use crate::facts::NATS_PER_FACT;
-use crate::tokens::Tokens;
+use crate::tokens::{Tokens, Width};
 use crate::{DataError, Tokenizer, TokenizerKind};
 
 /// Which text, and how it becomes tokens.
@@ -126,9 +126,7 @@ impl Dataset {
         corpus.check_text(&config.tokenizer)?;
         let Corpus { name, origin, parts } = corpus;
         let dataset = match parts {
-            Parts::Documents { train, valid } => {
-                Self::of_documents(origin, &train, &valid, &config.tokenizer, seq_len)?
-            }
+            Parts::Documents { train, valid } => Self::of_documents(origin, train, &valid, &config.tokenizer, seq_len)?,
             Parts::Text { train, valid } => {
                 let tokenizer = Tokenizer::fit(&config.tokenizer, &train, &valid)?;
                 let (train_bytes, valid_bytes) = (Some(train.len()), valid.len());
@@ -174,25 +172,32 @@ impl Dataset {
 
     fn of_documents(
         origin: Origin,
-        train: &[Document],
+        train: Texts,
         valid: &[Document],
         kind: &TokenizerKind,
         seq_len: usize,
     ) -> Result<Self, DataError> {
-        let train_text = joined(train);
-        let tokenizer = Tokenizer::fit(kind, train_text.as_bytes(), joined(valid).as_bytes())?;
+        let tokenizer = Tokenizer::fit(kind, train.joined.as_bytes(), joined(valid).as_bytes())?;
         let vocab_size = tokenizer.vocab_size();
         // All documents end alike, so the end of one is the context of the next.
-        let context = tokenizer.encode(&train[0].text)?.last().copied().unwrap_or(0);
+        let first = train.each().next().unwrap_or_default();
+        let context = tokenizer.encode(first)?.last().copied().unwrap_or(0);
 
-        let mut ids = vec![context];
-        let mut starts = vec![];
-        for document in train {
-            starts.push(ids.len() as u32 - 1);
-            ids.extend(tokenizer.encode(&document.text)?);
+        let width = Width::of(vocab_size);
+        // A token is a byte or more; room that grows would take as much again.
+        let mut bytes = Vec::with_capacity(width.n_bytes() * (train.joined.len() + 1));
+        let (mut n, mut starts) = (0, vec![]);
+        width.write(&[context], &mut bytes);
+        for text in train.each() {
+            let ids = tokenizer.encode(text)?;
+            starts.push(n as u32);
+            n += ids.len();
+            width.write(&ids, &mut bytes);
         }
-        starts.retain(|&start| start as usize + seq_len < ids.len());
-        let train = Tokens::new(&ids, vocab_size);
+        starts.retain(|&start| start as usize + seq_len <= n);
+        let train_bytes = Some(train.joined.len());
+        bytes.shrink_to_fit();
+        let train = Tokens { bytes: bytes.into(), width };
 
         let (mut ids, mut marks, mut ends) = (vec![], vec![], vec![]);
         for document in valid {
@@ -219,7 +224,7 @@ impl Dataset {
             windows: Windows::Documents(windows),
             marks,
             account: Some(account),
-            train_bytes: Some(train_text.len()),
+            train_bytes,
             valid_bytes,
             ..Self::plain(origin, tokenizer, seq_len, train, Tokens::new(&[], vocab_size))
         })

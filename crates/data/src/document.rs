@@ -31,6 +31,33 @@ pub(crate) struct Document {
     pub(crate) marks: Vec<Mark>,
 }
 
+/// Texts of documents one after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Texts {
+    pub(crate) joined: String,
+    /// The byte at which each ends.
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    /// Each text by itself.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.joined[start..end])
+    }
+}
+
+impl FromIterator<Document> for Texts {
+    fn from_iter<I: IntoIterator<Item = Document>>(documents: I) -> Self {
+        let mut texts = Texts::default();
+        for document in documents {
+            texts.joined += &document.text;
+            texts.ends.push(texts.joined.len());
+        }
+        texts
+    }
+}
+
 /// What is known of a character.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mark {

@@ -1,7 +1,7 @@
 //! The corpora that are generated, by name.
 
 use crate::DataError;
-use crate::document::{Document, Marks};
+use crate::document::{Document, Marks, Texts};
 use crate::facts::{Facts, MOST_PEOPLE};
 use crate::tales::Tales;
 use crate::words::MOST_TIMES;
@@ -46,22 +46,14 @@ impl Generated {
         Some(n.map(make).ok_or_else(|| DataError::BadSize { corpus: name.into(), form: format!("{kind}-N"), most }))
     }
 
-    /// Documents for training and for validation; the latter are marked.
-    pub(crate) fn documents(self) -> (Vec<Document>, Vec<Document>) {
+    /// Texts for training and documents for validation, which are marked.
+    pub(crate) fn documents(self) -> (Texts, Vec<Document>) {
         match self {
             Generated::Tales(times) => {
                 let tales = Tales::new(times);
-                let part = |stream, marks, bytes: usize| {
-                    let mut left = bytes;
-                    let documents = tales.documents(stream, marks).take_while(|document| {
-                        let is_wanted = left > 0;
-                        left = left.saturating_sub(document.text.len());
-                        is_wanted
-                    });
-                    documents.collect()
-                };
                 let (train, valid) = TALES_BYTES;
-                (part("tales/train", Marks::Left, train * times), part("tales/valid", Marks::Kept, valid))
+                let train = up_to(train * times, tales.documents("tales/train", Marks::Left)).collect();
+                (train, up_to(valid, tales.documents("tales/valid", Marks::Kept)).collect())
             }
             Generated::Facts(people) => {
                 let facts = Facts::new(people);
@@ -70,6 +62,16 @@ impl Generated {
             }
         }
     }
+}
+
+/// Documents until there are `bytes`.
+fn up_to(bytes: usize, documents: impl Iterator<Item = Document>) -> impl Iterator<Item = Document> {
+    let mut left = bytes;
+    documents.take_while(move |document| {
+        let is_wanted = left > 0;
+        left = left.saturating_sub(document.text.len());
+        is_wanted
+    })
 }
 
 #[cfg(test)]
@@ -101,18 +103,18 @@ mod tests {
 
     #[test]
     fn text_is_of_the_size_that_is_asked_for() {
-        let bytes = |documents: &[Document]| documents.iter().map(|document| document.text.len()).sum::<usize>();
         for times in [1, 2] {
             let (train, valid) = Generated::Tales(times).documents();
-            for (bytes, wanted) in [(bytes(&train), 4_000_000 * times), (bytes(&valid), 100_000)] {
+            let valid: usize = valid.iter().map(|document| document.text.len()).sum();
+            for (bytes, wanted) in [(train.joined.len(), 4_000_000 * times), (valid, 100_000)] {
                 assert!((wanted..wanted + 400).contains(&bytes), "{times}: {bytes}");
             }
         }
         let (train, valid) = Generated::Facts(10).documents();
-        assert_eq!((train.len(), valid.len()), (32_760, 10));
-        assert_eq!(Generated::Facts(4096).documents().0.len(), 32 * 4096);
+        assert_eq!((train.each().count(), valid.len()), (32_760, 10));
+        assert_eq!(Generated::Facts(4096).documents().0.each().count(), 32 * 4096);
         // Each pass names everyone.
-        let mut first: Vec<&str> = train[..10].iter().map(|d| d.text.split_at(8).0).collect();
+        let mut first: Vec<&str> = train.each().take(10).map(|text| text.split_at(8).0).collect();
         let mut all: Vec<&str> = valid.iter().map(|d| d.text.split_at(8).0).collect();
         first.sort();
         all.sort();

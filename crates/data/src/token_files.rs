@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::corpus::{Corpus, Parts, joined};
-use crate::document::Document;
 use crate::tokens::{Tokens, Width};
 use crate::{DataError, Tokenizer, TokenizerKind};
 
@@ -210,12 +209,11 @@ pub fn write_tokens(corpus: &str, kind: &TokenizerKind, out: &Path) -> Result<Si
     }
     let corpus = Corpus::open(corpus)?;
     corpus.check_text(kind)?;
-    let bytes = |documents: &[Document]| Bytes::from(joined(documents).into_bytes());
     let (train, valid, valid_nats) = match &corpus.parts {
         Parts::Text { train, valid } => (train.clone(), valid.clone(), None),
         Parts::Documents { train, valid } => {
             let nats = valid.iter().flat_map(|document| &document.marks).map(|mark| mark.nats).sum();
-            (bytes(train), bytes(valid), Some(nats))
+            (train.joined.clone().into_bytes().into(), joined(valid).into_bytes().into(), Some(nats))
         }
         Parts::Tokens(_) => return Err(DataError::TokensAlready { corpus: corpus.name }),
     };

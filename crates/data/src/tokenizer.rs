@@ -1,6 +1,6 @@
 //! Text to token ids and back, through the `tokenizers` library.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -51,8 +51,11 @@ impl Tokenizer {
     pub(crate) fn fit(kind: &TokenizerKind, train: &[u8], valid: &[u8]) -> Result<Self, DataError> {
         match kind {
             TokenizerKind::Char => {
-                let characters: BTreeSet<char> = utf8(train)?.chars().chain(utf8(valid)?.chars()).collect();
-                let vocab = characters.into_iter().map(String::from).collect();
+                let mut is_used = vec![false; char::MAX as usize + 1];
+                for c in utf8(train)?.chars().chain(utf8(valid)?.chars()) {
+                    is_used[c as usize] = true;
+                }
+                let vocab = ('\0'..=char::MAX).filter(|&c| is_used[c as usize]).map(String::from).collect();
                 Self::plain(vocab, BPE::builder(), Sequence::new(vec![Fuse::new().into()]))
             }
             TokenizerKind::Byte => {
@@ -198,11 +201,13 @@ impl Tokenizer {
     /// As [`Tokenizer::encode_into`].
     pub(crate) fn tokens(&self, text: &[u8]) -> Result<Tokens, DataError> {
         let width = Width::of(self.vocab_size());
-        let mut bytes = vec![];
+        // A token is a byte or more; room that grows would take as much again.
+        let mut bytes = Vec::with_capacity(width.n_bytes() * text.len());
         self.encode_into(text, |ids| {
             width.write(ids, &mut bytes);
             Ok(())
         })?;
+        bytes.shrink_to_fit();
         Ok(Tokens { bytes: bytes.into(), width })
     }
 

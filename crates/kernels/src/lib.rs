@@ -17,6 +17,8 @@ mod norm;
 #[allow(deprecated, reason = "the macro names `ndarray`, which is complete in burn 0.22")]
 mod ops;
 mod plain;
+#[cfg(all(test, feature = "flex"))]
+mod tests;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
