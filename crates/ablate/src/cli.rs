@@ -68,6 +68,8 @@ pub enum Command {
     Export(Export),
     /// Read a Llama or GPT-2 folder of Hugging Face transformers as a finished run, for `sample` and `export`
     Import(Import),
+    /// Time the training step of a study's models, beside burn's own operations or PyTorch
+    Bench(Bench),
     /// List, show, fetch and tokenize corpora
     #[command(subcommand)]
     Data(Data),
@@ -170,6 +172,35 @@ pub struct Import {
     /// Folder of the run to write
     #[arg(long)]
     pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Bench {
+    #[command(flatten)]
+    pub study: Study,
+    /// What to take turns with; can be given more than once
+    #[arg(long, value_enum)]
+    pub against: Vec<Opponent>,
+    /// Turns of each
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Steps of a turn
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub turn: u16,
+    /// Threads of each
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: u16,
+    /// Write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Opponent {
+    /// The same program with `--kernels plain`
+    Plain,
+    /// The same model and optimizer in PyTorch, eager and compiled; needs `python3` with `torch`
+    Pytorch,
 }
 
 #[derive(Debug, Subcommand)]

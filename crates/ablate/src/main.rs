@@ -1,5 +1,6 @@
 //! `ablate`: the command line, the terminal and the processes of a study.
 
+mod bench;
 mod borrowed;
 mod cli;
 mod corpora;
@@ -92,6 +93,7 @@ fn dispatch(command: Command) -> Result<u8> {
             imported.write(&RunFolder::new(&args.out), &config)?;
             print(&format!("{}\n", args.out.display()))
         }
+        Command::Bench(args) => bench::run(&args),
         Command::Data(command) => corpora::dispatch(command),
         Command::Completions { shell } => {
             let mut script = vec![];

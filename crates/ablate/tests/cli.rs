@@ -545,3 +545,36 @@ fn a_full_disk_leaves_nothing_under_the_final_name() {
     assert_eq!(output.status.code(), Some(6), "{output:?}");
     assert!(!place.path("tokens").exists());
 }
+
+#[test]
+fn kernels_of_either_kind_train_alike() {
+    let place = Place::new();
+    place.ok(&["small", "--out", "fused"]);
+    place.ok(&["small", "--kernels", "plain", "--out", "plain"]);
+    let losses = |out: &str| -> Vec<f64> {
+        let lines = metrics(&place.path(out).join("small/swiglu/seed-1"));
+        lines.iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+    };
+    for (fused, plain) in losses("fused").iter().zip(losses("plain")) {
+        assert!((fused / plain - 1.0).abs() < 1e-4, "{fused} against {plain}");
+    }
+    let config = fs::read_to_string(place.path("plain/small/swiglu/seed-1/config.toml")).unwrap();
+    assert!(config.contains("kernels = \"plain\""), "{config}");
+}
+
+#[test]
+fn steps_are_timed() {
+    let place = Place::new();
+    let args = ["bench", "small", "--against", "plain", "--rounds", "2", "--turn", "2", "--json", "bench.json"];
+    let table = place.ok(&args);
+    for part in ["baseline", "swiglu", "fused, flex", "plain, flex", "ratio to the first"] {
+        assert!(table.contains(part), "no {part} in {table}");
+    }
+    let results: Value = serde_json::from_slice(&fs::read(place.path("bench.json")).unwrap()).unwrap();
+    assert_eq!(results[1]["contestants"][1]["turns"].as_array().unwrap().len(), 2);
+    // Without PyTorch, one sentence says so.
+    let mut command = place.ablate(&["bench", "small", "--against", "pytorch", "--rounds", "1"]);
+    let output = command.env("PATH", place.dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("python3 cannot be run"), "{output:?}");
+}

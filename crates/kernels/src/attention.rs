@@ -215,7 +215,7 @@ simd! {
         let mut highest = [f32::NEG_INFINITY; TILE];
         let mut sum = [0.0; TILE];
         for (key, row) in tile.chunks_exact_mut(TILE).enumerate() {
-            let seen = if key > first { key - first } else { 0 };
+            let seen = key.saturating_sub(first);
             for c in 0..TILE {
                 let score = if c < seen || c >= n { f32::NEG_INFINITY } else { row[c] };
                 row[c] = score;

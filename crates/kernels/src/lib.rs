@@ -6,6 +6,9 @@
 //! Results have the same bits with any number of threads, but not on every kind of processor: what vector instructions there
 //! are decides the order of sums.
 
+#![allow(clippy::needless_range_loop, reason = "loops over lanes of equal length are what becomes vector instructions")]
+#![allow(clippy::excessive_precision, reason = "constants have the digits of their sources")]
+
 mod activation;
 mod adamw;
 mod attention;

@@ -2,7 +2,7 @@
 //!
 //! Coefficients are fitted by `tests/fixtures/coefficients.py`. Not-a-number goes in and comes out.
 
-use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LOG2_E};
 
 /// Compiles each function three times: for AVX-512, for AVX2 with FMA, and for any processor. A call takes the best that this
 /// processor has. Within the body, `F` says whether multiplication and addition are one instruction.
@@ -104,7 +104,7 @@ pub(crate) fn normal<const F: bool>(x: f32) -> (f32, f32) {
     let bell = exp::<F>(-square);
     let near = z * polynomial::<F, 7>(
         square,
-        [1.128_379_1, -0.376_126_26, 0.112_835_854, -0.026_853_815, 0.005_188_334, -8.010_242e-4, 7.854_009e-5],
+        [FRAC_2_SQRT_PI, -0.376_126_26, 0.112_835_854, -0.026_853_815, 0.005_188_334, -8.010_242e-4, 7.854_009e-5],
     );
     let t = 1.0 / fma::<F>(magnitude, 0.5, 1.0);
     let tail = bell

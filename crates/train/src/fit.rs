@@ -17,7 +17,7 @@ use random::stream;
 
 use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::folder::{MetricLine, MetricsFile};
-use crate::learner::{LanguageModel, Report, clip};
+use crate::learner::{LanguageModel, Report, gradients, update};
 use crate::{Ending, RunConfig, RunFolder};
 
 /// Steps through a run: a pure function of the config and the corpus but for the clock.
@@ -61,15 +61,12 @@ impl StepLoop {
             let step_start = Instant::now();
             let batch = self.data.train_batch(*seed, step, train.batch_size);
             self.device.seed(stream(*seed, &format!("dropout/{step}")).next_u64());
-            let output = learner.train_step(batch);
-            let (grads, grad_norm) = clip(output.grads, &learner.model(), self.config.kernels, train.grad_clip);
-            let loss = output.item.loss();
+            let (output, grads, grad_norm) = gradients(learner, batch, &self.config);
+            let loss = output.loss();
             if !loss.is_finite() || !grad_norm.is_finite() {
                 return Ok(Ending::Diverged { step });
             }
-            learner.lr_step();
-            let lr = learner.lr_current().base();
-            learner.optimizer_step(grads);
+            let lr = update(learner, grads);
 
             let seconds = step_start.elapsed().as_secs_f64();
             metrics.write(&MetricLine {
@@ -78,10 +75,10 @@ impl StepLoop {
                 ..MetricLine::new(step, Split::Train, loss, seconds)
             })?;
             let seconds_left = start.elapsed().as_secs_f64() / step as f64 * (train.steps - step) as f64;
-            let speed = output.item.n_tokens as f64 / seconds;
+            let speed = output.n_tokens as f64 / seconds;
             let progress = Progress::new(step, train.steps, Some("steps".into()));
             let item = |report: Report| TrainingItem::new(report, progress.clone(), Some(step), None);
-            let report = Report { lr, tokens_per_second: speed, seconds_left, ..output.item };
+            let report = Report { lr, tokens_per_second: speed, seconds_left, ..output };
             events.process_train(LearnerEvent::ProcessedItem(item(report)))?;
 
             if step % train.eval_every == 0 || step == train.steps {

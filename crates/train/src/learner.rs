@@ -8,12 +8,13 @@ use burn::optim::{
 };
 use burn::tensor::{Device, ExecutionError, Int, Tensor, TensorData};
 use burn::train::metric::Adaptor;
-use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
+use burn::train::{InferenceStep, ItemLazy, Learner, TrainOutput, TrainStep};
 use data::{Batch, Class, Scored, ValidBatch};
 use kernels::{AdamWStep, Kernels};
 use model::Decoder;
 
-use crate::TrainConfig;
+use crate::schedule::Schedule;
+use crate::{RunConfig, TrainConfig};
 
 /// A decoder that is trained on next-token batches.
 #[derive(Module, Debug)]
@@ -187,6 +188,32 @@ pub(crate) fn clip(
     (grads, norm)
 }
 
+/// The loss and the clipped gradients of a batch, and the norm that they had.
+pub(crate) fn gradients(
+    learner: &Learner<LanguageModel>,
+    batch: Batch,
+    config: &RunConfig,
+) -> (Report, GradientsParams, f64) {
+    let output = learner.train_step(batch);
+    let (grads, norm) = clip(output.grads, &learner.model(), config.kernels, config.train.grad_clip);
+    (output.item, grads, norm)
+}
+
+/// A step of the schedule and the optimizer. Returns the learning rate.
+pub(crate) fn update(learner: &mut Learner<LanguageModel>, grads: GradientsParams) -> f64 {
+    learner.lr_step();
+    learner.optimizer_step(grads);
+    learner.lr_current().base()
+}
+
+/// A learner at its first step.
+pub(crate) fn learner(config: &RunConfig, device: &Device) -> Learner<LanguageModel> {
+    let decoder = config.model.init(config.vocab_size, config.seed, config.kernels, device);
+    let model = LanguageModel { decoder };
+    let optimizer = adamw(&config.train, config.kernels, &model);
+    Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 })
+}
+
 struct Squares<'a> {
     grads: &'a GradientsParams,
     kernels: Kernels,
@@ -220,31 +247,24 @@ impl ModuleVisitor for Scale<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Backend;
     use crate::config::tests::tiny;
-    use crate::schedule::Schedule;
-    use crate::{Backend, RunConfig};
     use burn::store::{ModuleSnapshot, SafetensorsStore};
-    use burn::train::Learner;
+    use strum::VariantArray;
 
-    fn learner(config: &RunConfig, backend: Backend) -> Learner<LanguageModel> {
-        let device = backend.device().unwrap().autodiff();
-        let model =
-            LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, config.kernels, &device) };
-        let optimizer = adamw(&config.train, config.kernels, &model);
-        Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 })
+    fn on(config: &RunConfig, backend: Backend) -> Learner<LanguageModel> {
+        learner(config, &backend.device().unwrap().autodiff())
     }
 
     /// One step of training; the loss and the norm of the gradient before it.
-    fn step(learner: &mut Learner<LanguageModel>, batch: Batch, max_norm: f64) -> (f64, f64) {
-        let output = learner.train_step(batch);
-        let (grads, norm) = clip(output.grads, &learner.model(), Kernels::Fused, max_norm);
-        learner.lr_step();
-        learner.optimizer_step(grads);
-        (output.item.loss(), norm)
+    fn step(learner: &mut Learner<LanguageModel>, batch: Batch, config: &RunConfig) -> (f64, f64) {
+        let (report, grads, norm) = gradients(learner, batch, config);
+        update(learner, grads);
+        (report.loss(), norm)
     }
 
-    fn check_trajectory(backend: Backend) {
-        let mut config = tiny();
+    fn check_trajectory(backend: Backend, kernels: Kernels) {
+        let mut config = RunConfig { kernels, ..tiny() };
         config.vocab_size = 11;
         config.model = model::ModelConfig {
             seq_len: 6,
@@ -258,7 +278,7 @@ mod tests {
         let train =
             TrainConfig { steps: 10, warmup_steps: 3, lr: 2e-2, min_lr_factor: 0.1, grad_clip: 0.5, ..config.train };
         config.train = train;
-        let mut learner = learner(&config, backend);
+        let mut learner = on(&config, backend);
         let mut model = learner.model();
         let start = "tests/fixtures/start.safetensors";
         model.decoder.load_from(&mut SafetensorsStore::from_file(start)).unwrap();
@@ -270,7 +290,7 @@ mod tests {
             let rows: Vec<Vec<i32>> = serde_json::from_value(line["tokens"].clone()).unwrap();
             let part = |shift: usize| rows.iter().flat_map(|row| row[shift..shift + 6].to_vec()).collect();
             let batch = Batch { inputs: part(0), targets: part(1), batch: 2, seq: 6 };
-            let (loss, norm) = step(&mut learner, batch, config.train.grad_clip);
+            let (loss, norm) = step(&mut learner, batch, &config);
             for (got, key) in [(loss, "loss"), (norm, "grad_norm")] {
                 let expected = line[key].as_f64().unwrap();
                 assert!((got / expected - 1.0).abs() < 1e-5, "step {}, {key}: {got} against {expected}", i + 1);
@@ -282,8 +302,29 @@ mod tests {
     fn ten_steps_are_pytorch_s() {
         for backend in [Backend::Flex, Backend::Ndarray] {
             if backend.require().is_ok() {
-                check_trajectory(backend);
+                Kernels::VARIANTS.iter().for_each(|&kernels| check_trajectory(backend, kernels));
             }
+        }
+    }
+
+    #[test]
+    fn two_hundred_steps_are_those_of_burn_s_operations() {
+        let train = TrainConfig { steps: 200, warmup_steps: 20, lr: 1e-3, ..tiny().train };
+        let losses = |kernels| -> Vec<f64> {
+            let config = RunConfig { kernels, train: train.clone(), ..tiny() };
+            let mut learner = on(&config, Backend::Flex);
+            let token = |i: i32| (i * i * 31 + i * 7) % 251;
+            let batch = |n: i32| {
+                let row = |from: i32| (from..from + 16).map(token);
+                let rows = |shift| row(17 * n + shift).chain(row(5000 - n + shift)).collect();
+                Batch { inputs: rows(0), targets: rows(1), batch: 2, seq: 16 }
+            };
+            (0..200).map(|n| step(&mut learner, batch(n % 20), &config).0).collect()
+        };
+        let (fused, plain) = (losses(Kernels::Fused), losses(Kernels::Plain));
+        assert!(fused[199] < 0.8 * fused[0], "from {} to {}", fused[0], fused[199]);
+        for (fused, plain) in fused.iter().zip(&plain) {
+            assert!((fused / plain - 1.0).abs() < 1e-4, "{fused} against {plain}");
         }
     }
 
@@ -292,10 +333,10 @@ mod tests {
         let mut config = tiny();
         config.model = model::ModelConfig { seq_len: 64, d_model: 32, d_ff: 64, ..config.model };
         config.train = TrainConfig { steps: 200, warmup_steps: 5, lr: 2e-2, min_lr_factor: 1.0, ..config.train };
-        let mut learner = learner(&config, Backend::Flex);
+        let mut learner = on(&config, Backend::Flex);
         let tokens: Vec<i32> = (0..65).map(|i: i32| (i * i * 31 + i * 7) % 251).collect();
         let batch = || Batch { inputs: tokens[..64].to_vec(), targets: tokens[1..].to_vec(), batch: 1, seq: 64 };
-        let losses: Vec<f64> = (0..200).map(|_| step(&mut learner, batch(), 1.0).0).collect();
+        let losses: Vec<f64> = (0..200).map(|_| step(&mut learner, batch(), &config).0).collect();
         assert!(losses[0] > 5.0 && losses[199] < 0.01, "from {} to {}", losses[0], losses[199]);
     }
 }

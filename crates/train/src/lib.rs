@@ -12,6 +12,7 @@ mod plain;
 mod run;
 mod sample;
 mod schedule;
+mod stepper;
 
 pub use backend::Backend;
 pub use config::{RunConfig, TrainConfig};
@@ -19,6 +20,7 @@ pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, lo
 pub use metrics::duration;
 pub use run::{Display, Ending, Provenance, run};
 pub use sample::{Sampling, sample};
+pub use stepper::Stepper;
 
 /// A choice that cannot be run. One sentence that names the key, its value and what would be right.
 #[derive(Debug, thiserror::Error)]

@@ -16,15 +16,14 @@ use burn::tensor::Device;
 use burn::train::logger::InMemoryMetricLogger;
 use burn::train::renderer::MetricsRenderer;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
-use burn::train::{Interrupter, Learner, SupervisedTraining, TrainingStrategy};
+use burn::train::{Interrupter, SupervisedTraining, TrainingStrategy};
 use data::{DataError, Dataset};
 
 use crate::fit::StepLoop;
 use crate::folder::lock;
-use crate::learner::{LanguageModel, adamw};
+use crate::learner::{LanguageModel, learner};
 use crate::metrics::Gauge;
 use crate::plain::PlainRenderer;
-use crate::schedule::Schedule;
 use crate::{ConfigError, Meta, RunConfig, RunFolder, State};
 
 /// How a run came to its end.
@@ -127,9 +126,7 @@ fn train(
     tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
 
     let device = config.backend.device()?.autodiff();
-    let model = LanguageModel { decoder: config.model.init(config.vocab_size, config.seed, config.kernels, &device) };
-    let optimizer = adamw(&config.train, config.kernels, &model);
-    let learner = Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 });
+    let learner = learner(config, &device);
     let steps = Arc::new(StepLoop {
         config: config.clone(),
         data: Arc::new(data),
