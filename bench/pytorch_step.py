@@ -140,8 +140,9 @@ groups = [
     {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
 ]
 compiled = CONFIG["compile"]
-optimizer = torch.optim.AdamW(groups, lr=C["lr"], betas=(C["beta1"], C["beta2"]), eps=1e-8, fused=compiled)
+optimizer = torch.optim.AdamW(groups, lr=C["lr"], betas=(C["beta1"], C["beta2"]), eps=1e-8, fused=True)
 loss_of = torch.compile(model) if compiled else model
+parameters = list(model.parameters())
 data = torch.Generator().manual_seed(1)
 
 
@@ -150,7 +151,7 @@ def step():
     loss = loss_of(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), C["grad_clip"])
+    nn.utils.clip_grad_norm_(parameters, C["grad_clip"])
     optimizer.step()
     return loss.item()
 
@@ -159,6 +160,8 @@ start = time.perf_counter()
 loss = step()
 first = time.perf_counter() - start
 step()
+if abs(loss / math.log(CONFIG["vocab_size"]) - 1) > 0.05:
+    sys.exit(f"the first loss is {loss}, and ln(vocab_size) is {math.log(CONFIG['vocab_size'])}")
 print(json.dumps({"loss": loss, "ln_vocab": math.log(CONFIG["vocab_size"]), "first_step": first, "torch": torch.__version__}), flush=True)
 for line in sys.stdin:
     seconds = []

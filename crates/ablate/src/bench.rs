@@ -67,9 +67,9 @@ fn measure(config: &RunConfig, args: &Bench) -> Result<Measurement> {
         contestants.push(Contestant::pytorch(config, args.threads, false)?);
         contestants.push(Contestant::pytorch(config, args.threads, true)?);
     }
-    for _ in 0..args.rounds {
+    for _ in 0..args.turns {
         for contestant in &mut contestants {
-            let median = median(contestant.steps(args.turn.into())?);
+            let median = median(contestant.steps(args.steps_per_turn.into())?);
             contestant.times.turns.push(median);
         }
     }
@@ -106,8 +106,8 @@ impl Measurement {
             grouped(self.n_params),
             grouped(self.tokens_per_step),
             self.threads,
-            args.rounds,
-            args.turn,
+            args.turns,
+            args.steps_per_turn,
             table.plain()
         )
     }
@@ -152,7 +152,6 @@ impl Contestant {
             .env("RAYON_NUM_THREADS", threads.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
             .spawn();
         let mut child =
             child.map_err(|error| ConfigError(format!("--against pytorch: python3 cannot be run: {error}")))?;
@@ -186,14 +185,11 @@ impl Python {
     fn answer<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         self.output.read_line(&mut line).context("PyTorch's answer")?;
+        // Why it gave none, it has said on standard error, which is ours.
         serde_json::from_str(&line).map_err(|_| {
-            let mut said = String::new();
-            if let Some(stderr) = &mut self.child.stderr {
-                // What it said is all there is to know.
-                let _ = std::io::Read::read_to_string(stderr, &mut said);
-            }
-            let last = said.trim().lines().last().unwrap_or("nothing").to_string();
-            anyhow!(ConfigError(format!("--against pytorch: python3 with torch is needed, and it ended with: {last}")))
+            anyhow!(ConfigError(
+                "--against pytorch: python3 ended without an answer; it needs torch, and one of its models".into()
+            ))
         })
     }
 }

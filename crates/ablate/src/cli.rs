@@ -100,9 +100,10 @@ pub struct Study {
     /// Where to compute: flex and ndarray are for the CPU, wgpu is for a GPU
     #[arg(long, default_value = "flex", value_parser = backend())]
     pub backend: Backend,
-    /// Whose operations compute on the CPU: fused are ours, plain are burn's own; the numbers agree but for rounding
-    #[arg(long, default_value = "fused", value_parser = kernels())]
-    pub kernels: Kernels,
+    /// Whose operations compute: fused, ours, where there are such; or plain, burn's own. The numbers agree but for rounding
+    /// [default: fused on the CPU, plain on a GPU]
+    #[arg(long, value_parser = kernels())]
+    pub kernels: Option<Kernels>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -181,12 +182,12 @@ pub struct Bench {
     /// What to take turns with; can be given more than once
     #[arg(long, value_enum)]
     pub against: Vec<Opponent>,
-    /// Turns of each
+    /// Turns that each takes
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// Steps of a turn
+    pub turns: u16,
+    /// Training steps of a turn
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub turn: u16,
+    pub steps_per_turn: u16,
     /// Threads of each
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: u16,

@@ -120,18 +120,24 @@ fn a_study_trains_compares_and_is_not_trained_twice() {
 
 #[test]
 fn the_same_config_gives_the_same_bits_with_any_number_of_threads() {
-    let place = Place::new();
     // Wide enough for products that are shared between threads.
     let wide = [
         "model.d_model=128",
         "model.n_heads=4",
         "model.n_kv_heads=4",
         "model.d_ff=512",
-        "model.seq_len=64",
-        "model.dropout=0.1",
+        // Of no tile and no number of threads a multiple.
+        "model.seq_len=70",
     ];
-    let mut args = vec!["small", "--steps", "3", "--set", "train.batch_size=12"];
-    args.extend(wide.iter().flat_map(|set| ["--set", set]));
+    for dropout in ["model.dropout=0.0", "model.dropout=0.1"] {
+        with_any_number_of_threads(&[&wide[..], &[dropout]].concat());
+    }
+}
+
+fn with_any_number_of_threads(sets: &[&str]) {
+    let place = Place::new();
+    let mut args = vec!["small", "--steps", "3", "--set", "train.batch_size=11"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
     place.ok(&args);
     for run in ["baseline/seed-0", "swiglu/seed-1"].map(|run| place.path("runs/small").join(run)) {
         let config = fs::read_to_string(run.join("config.toml")).unwrap();
@@ -565,7 +571,8 @@ fn kernels_of_either_kind_train_alike() {
 #[test]
 fn steps_are_timed() {
     let place = Place::new();
-    let args = ["bench", "small", "--against", "plain", "--rounds", "2", "--turn", "2", "--json", "bench.json"];
+    let args =
+        ["bench", "small", "--against", "plain", "--turns", "2", "--steps-per-turn", "2", "--json", "bench.json"];
     let table = place.ok(&args);
     for part in ["baseline", "swiglu", "fused, flex", "plain, flex", "ratio to the first"] {
         assert!(table.contains(part), "no {part} in {table}");
@@ -573,7 +580,7 @@ fn steps_are_timed() {
     let results: Value = serde_json::from_slice(&fs::read(place.path("bench.json")).unwrap()).unwrap();
     assert_eq!(results[1]["contestants"][1]["turns"].as_array().unwrap().len(), 2);
     // Without PyTorch, one sentence says so.
-    let mut command = place.ablate(&["bench", "small", "--against", "pytorch", "--rounds", "1"]);
+    let mut command = place.ablate(&["bench", "small", "--against", "pytorch", "--turns", "1"]);
     let output = command.env("PATH", place.dir.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("python3 cannot be run"), "{output:?}");

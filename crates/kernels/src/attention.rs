@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 
 use crate::math::{exp, fma, simd};
-use crate::matrix::{Into, Matrix, multiply, room};
+use crate::matrix::{Matrix, Onto, multiply, room};
 
 /// Queries in a tile.
 const TILE: usize = 32;
@@ -37,7 +37,7 @@ impl AttentionShape {
         self.width() + 2 * self.kv_width()
     }
 
-    fn kv_width(&self) -> usize {
+    pub(crate) fn kv_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
     }
 
@@ -105,6 +105,7 @@ pub(crate) struct Saved {
 /// softmax(q k^T / sqrt(head_dim)) v, each position seeing itself and what came before: `[batch * seq, n_heads * head_dim]`.
 pub(crate) fn forward(shape: &AttentionShape, mut qkv: Vec<f32>) -> (Vec<f32>, Saved) {
     let (seq, width, row) = (shape.seq, shape.width(), shape.row());
+    assert!(seq > 0 && qkv.len() == shape.batch * seq * row, "{} numbers are not {shape:?}", qkv.len());
     let tiles = shape.tiles();
     let mut weights = room(shape.batch * shape.n_heads * tiles);
     let mut out = room(shape.batch * seq * width);
@@ -133,17 +134,18 @@ fn forward_head(shape: &AttentionShape, head: usize, qkv: &[f32], weights: &mut 
         let (tile, after) = rest.split_at_mut((first + n) * TILE);
         rest = after;
         let queries = Matrix::new(&qkv[first * row + q..], row);
-        multiply([first + n, head_dim, n], keys, queries.transposed(), tile, TILE, Into::Replace);
+        multiply([first + n, head_dim, n], keys, queries.transposed(), tile, TILE, Onto::Replace);
         softmax(tile, first, n, scale);
         let weights = Matrix::new(tile, TILE).transposed();
         let out = &mut out[first * width + head * head_dim..];
-        multiply([n, first + n, head_dim], weights, values, out, width, Into::Replace);
+        multiply([n, first + n, head_dim], weights, values, out, width, Onto::Replace);
     }
 }
 
 /// Gradients of queries, keys and values before their rotation, side by side, given that of the output.
 pub(crate) fn backward(shape: &AttentionShape, saved: &Saved, dout: &[f32]) -> Vec<f32> {
     let (seq, width, row) = (shape.seq, shape.width(), shape.row());
+    assert_eq!(dout.len(), shape.batch * seq * width, "a gradient of another shape than {shape:?}");
     let tiles = shape.tiles();
     let mut dqkv = room(saved.qkv.len());
     let rotations = shape.rotations();
@@ -186,12 +188,12 @@ fn backward_head(
         let dweights = &mut dweights[..n_keys * TILE];
         let dout = Matrix::new(&dout[first * width + head * head_dim..], width);
         let queries = Matrix::new(&qkv[first * row + q..], row);
-        multiply([n_keys, head_dim, n], values, dout.transposed(), dweights, TILE, Into::Replace);
+        multiply([n_keys, head_dim, n], values, dout.transposed(), dweights, TILE, Onto::Replace);
         softmax_backward(tile, dweights, n, scale);
         let (tile, dscores) = (Matrix::new(tile, TILE), Matrix::new(dweights, TILE));
-        multiply([n, n_keys, head_dim], dscores.transposed(), keys, &mut dqkv[first * row + q..], row, Into::Replace);
-        multiply([n_keys, n, head_dim], tile, dout, &mut dqkv[v..], row, Into::Add);
-        multiply([n_keys, n, head_dim], dscores, queries, &mut dqkv[k..], row, Into::Add);
+        multiply([n, n_keys, head_dim], dscores.transposed(), keys, &mut dqkv[first * row + q..], row, Onto::Replace);
+        multiply([n_keys, n, head_dim], tile, dout, &mut dqkv[v..], row, Onto::Add);
+        multiply([n_keys, n, head_dim], dscores, queries, &mut dqkv[k..], row, Onto::Add);
     }
 }
 
@@ -219,8 +221,8 @@ simd! {
             for c in 0..TILE {
                 let score = if c < seen || c >= n { f32::NEG_INFINITY } else { row[c] };
                 row[c] = score;
-                // Written so that not-a-number is kept.
-                highest[c] = if score <= highest[c] { highest[c] } else { score };
+                // Not-a-number may be passed over here; it stays in the row, and so comes into the sum.
+                highest[c] = highest[c].max(score);
             }
         }
         for row in tile.chunks_exact_mut(TILE) {
@@ -240,7 +242,7 @@ simd! {
         }
     }
 
-    /// Gradient of the unscaled scores, in the place of that of the weights. Columns from `n` on are not looked at.
+    /// Gradient of the unscaled scores, in the place of that of the weights. Columns from `n` on become 0.
     fn softmax_backward<F>(weights: &[f32], dweights: &mut [f32], n: usize, scale: f32) {
         let mut along = [0.0; TILE];
         for row in dweights.chunks_exact_mut(TILE) {

@@ -1,7 +1,7 @@
 //! The operations of a small Transformer with gradients by hand, beside the compositions of burn's operations that they equal.
 //!
-//! On a CPU backend most of a training step of burn goes into small operations, not into matrices. Each operation here makes one
-//! pass over memory instead. The compositions are what other backends run, and what the tests compare with.
+//! On a CPU backend most of a training step of burn goes into small operations, not into matrices. Each operation here is
+//! a loop or a few over numbers that stay in the cache, without tensors in between. The compositions are what other backends run, and what the tests compare with.
 //!
 //! Results have the same bits with any number of threads, but not on every kind of processor: what vector instructions there
 //! are decides the order of sums.
@@ -31,19 +31,16 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 pub use activation::Activation;
 pub use adamw::AdamWStep;
 pub use attention::AttentionShape;
-pub use ops::EPSILON;
+pub use norm::EPSILON;
 
 use ops::KernelOps;
 
 /// Which operations compute: the two give the same numbers but for rounding.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, EnumString, Serialize, Deserialize, Default,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, EnumString, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Kernels {
     /// Ours, on the CPU.
-    #[default]
     Fused,
     /// Compositions of burn's, on any backend.
     Plain,

@@ -1,7 +1,7 @@
 //! Logits and cross-entropy in one: the logits of a large vocabulary are never all there at once.
 
 use crate::math::{exp, simd};
-use crate::matrix::{Into, Matrix, multiply, room};
+use crate::matrix::{Matrix, Onto, multiply, room};
 
 /// Logits that are kept for the backward pass at most, and that are there at a time where they are not kept.
 const MOST_LOGITS: usize = 1 << 22;
@@ -47,8 +47,8 @@ pub(crate) fn backward(
         }
         less_target(probabilities, targets, &dnll[first..first + here]);
         let dlogits = Matrix::new(probabilities, vocab);
-        multiply([here, vocab, d], dlogits, Matrix::new(w, d), dx, d, Into::Replace);
-        multiply([vocab, here, d], dlogits.transposed(), Matrix::new(x, d), &mut dw, d, Into::Add);
+        multiply([here, vocab, d], dlogits, Matrix::new(w, d), dx, d, Onto::Replace);
+        multiply([vocab, here, d], dlogits.transposed(), Matrix::new(x, d), &mut dw, d, Onto::Add);
     }
     (dx, dw)
 }
@@ -66,7 +66,7 @@ fn product(x: &[f32], w: &[f32], d: usize, logits: &mut [f32]) {
         Matrix::new(w, d).transposed(),
         logits,
         vocab,
-        Into::Replace,
+        Onto::Replace,
     );
 }
 
@@ -78,8 +78,8 @@ simd! {
             let logit = row[target as usize];
             let mut strands = [f32::NEG_INFINITY; 16];
             let parts = row.chunks_exact(16);
-            // Written so that not-a-number is kept.
-            let larger = |a: f32, b: f32| if b <= a { a } else { b };
+            // Not-a-number may be passed over here; it stays in the row, and so comes into the sum.
+            let larger = f32::max;
             let mut highest = parts.remainder().iter().copied().fold(f32::NEG_INFINITY, larger);
             for part in parts {
                 for i in 0..16 {

@@ -78,7 +78,7 @@ pub(crate) fn exp<const F: bool>(x: f32) -> f32 {
     fraction * f32::from_bits(whole.to_bits().wrapping_sub(0x4B40_0000).wrapping_add(127) << 23)
 }
 
-/// 1 / (1 + e^-x) within 3e-7 of itself.
+/// 1 / (1 + e^-x) within 4e-7 of itself.
 #[inline(always)]
 pub(crate) fn sigmoid<const F: bool>(x: f32) -> f32 {
     1.0 / (1.0 + exp::<F>(-x))
@@ -132,19 +132,37 @@ pub(crate) fn normal<const F: bool>(x: f32) -> (f32, f32) {
 pub(crate) fn dot<const F: bool>(a: &[f32], b: &[f32]) -> f32 {
     let mut strands = [0.0; 32];
     let (a_parts, b_parts) = (a.chunks_exact(32), b.chunks_exact(32));
-    let mut sum: f32 = a_parts.remainder().iter().zip(b_parts.remainder()).map(|(a, b)| a * b).sum();
+    let rest: f32 = a_parts.remainder().iter().zip(b_parts.remainder()).map(|(a, b)| a * b).sum();
     for (a, b) in a_parts.zip(b_parts) {
         for i in 0..32 {
             strands[i] = fma::<F>(a[i], b[i], strands[i]);
         }
     }
+    folded(strands) + rest
+}
+
+/// The sum, in 32 strands.
+#[inline(always)]
+pub(crate) fn sum(x: &[f32]) -> f32 {
+    let mut strands = [0.0; 32];
+    let parts = x.chunks_exact(32);
+    let rest: f32 = parts.remainder().iter().sum();
+    for part in parts {
+        for i in 0..32 {
+            strands[i] += part[i];
+        }
+    }
+    folded(strands) + rest
+}
+
+#[inline(always)]
+fn folded(mut strands: [f32; 32]) -> f32 {
     for half in [16, 8, 4, 2, 1] {
         for i in 0..half {
             strands[i] += strands[i + half];
         }
     }
-    sum += strands[0];
-    sum
+    strands[0]
 }
 
 #[cfg(test)]
@@ -158,7 +176,7 @@ mod tests {
         fn map_phi<F>(x: &[f32]) -> Vec<f32> { x.iter().map(|&x| normal::<F>(x).0).collect() }
     }
 
-    /// The largest error of `got` against `exact` in f64, in units of the larger of 1 and `floor`-limited magnitude.
+    /// The largest error of `got` against `exact`, taken in f64; as a share of the exact value if `relative`.
     fn worst(x: &[f32], got: &[f32], exact: impl Fn(f64) -> f64, relative: bool) -> f64 {
         let error = |(&x, &got): (&f32, &f32)| {
             let exact = exact(f64::from(x));

@@ -2,10 +2,12 @@
 
 use gemm::Parallelism;
 
-/// Room for numbers that are all written before any is read: to fill it with zeros first would be a pass over memory.
+/// Room for numbers that the caller writes, all of them, before any is read: to fill it with zeros first would be a pass over
+/// memory.
 pub(crate) fn room(n: usize) -> Vec<f32> {
     let mut numbers = Vec::with_capacity(n);
-    // SAFETY: any bits are a number, and the capacity is there.
+    // SAFETY: the capacity is there, and what lies in it is not read: each caller hands it to a kernel that writes as many numbers
+    // as the shapes say, which are checked in `ops.rs` and `attention.rs`.
     #[allow(clippy::uninit_vec)]
     unsafe {
         numbers.set_len(n);
@@ -13,32 +15,32 @@ pub(crate) fn room(n: usize) -> Vec<f32> {
     numbers
 }
 
-/// A matrix in a slice: element (i, j) at `i * rows + j * columns`.
+/// A matrix in a slice: element (i, j) at `i * row_stride + j * column_stride`.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     pub(crate) data: &'a [f32],
-    pub(crate) rows: usize,
-    pub(crate) columns: usize,
+    pub(crate) row_stride: usize,
+    pub(crate) column_stride: usize,
 }
 
 impl<'a> Matrix<'a> {
     /// Rows `stride` apart.
     pub(crate) fn new(data: &'a [f32], stride: usize) -> Self {
-        Matrix { data, rows: stride, columns: 1 }
+        Matrix { data, row_stride: stride, column_stride: 1 }
     }
 
     pub(crate) fn transposed(self) -> Self {
-        Matrix { rows: self.columns, columns: self.rows, ..self }
+        Matrix { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
     }
 
     fn holds(&self, n_rows: usize, n_columns: usize) -> bool {
-        (n_rows - 1) * self.rows + (n_columns - 1) * self.columns < self.data.len()
+        (n_rows - 1) * self.row_stride + (n_columns - 1) * self.column_stride < self.data.len()
     }
 }
 
 /// What happens to what a product's place holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Into {
+pub(crate) enum Onto {
     Replace,
     Add,
 }
@@ -46,9 +48,9 @@ pub(crate) enum Into {
 /// out = a b, or out += a b, with `out` in rows `stride` apart; a is `[m, k]` and b `[k, n]`.
 ///
 /// Each element is summed over k in one order whatever the number of threads.
-pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f32], stride: usize, into: Into) {
+pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f32], stride: usize, onto: Onto) {
     if m == 0 || k == 0 || n == 0 {
-        if into == Into::Replace {
+        if onto == Onto::Replace {
             for row in out.chunks_mut(stride.max(1)).take(m) {
                 row[..n].fill(0.0);
             }
@@ -71,13 +73,13 @@ pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f
             out.as_mut_ptr(),
             1,
             stride as isize,
-            into == Into::Add,
+            onto == Onto::Add,
             a.data.as_ptr(),
-            a.columns as isize,
-            a.rows as isize,
+            a.column_stride as isize,
+            a.row_stride as isize,
             b.data.as_ptr(),
-            b.columns as isize,
-            b.rows as isize,
+            b.column_stride as isize,
+            b.row_stride as isize,
             1.0,
             1.0,
             false,

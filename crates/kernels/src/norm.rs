@@ -1,13 +1,16 @@
 //! Norms over the last axis: rows of `d` numbers, each by itself.
 
-use crate::math::{self, dot, fma, simd};
+use crate::math::{self, dot, fma, simd, sum};
+
+/// Added to variances and mean squares, inside the root.
+pub const EPSILON: f32 = 1e-5;
 
 simd! {
-    /// y = x / sqrt(mean(x^2) + epsilon) gamma
-    pub(crate) fn rms_forward<F>(x: &[f32], gamma: &[f32], epsilon: f32, y: &mut [f32]) {
+    /// y = x / sqrt(mean(x^2) + 1e-5) gamma
+    pub(crate) fn rms_forward<F>(x: &[f32], gamma: &[f32], y: &mut [f32]) {
         let d = gamma.len();
         for (x, y) in x.chunks_exact(d).zip(y.chunks_exact_mut(d)) {
-            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + epsilon).sqrt();
+            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + EPSILON).sqrt();
             for ((y, &x), &gamma) in y.iter_mut().zip(x).zip(gamma) {
                 *y = x * scale * gamma;
             }
@@ -15,10 +18,10 @@ simd! {
     }
 
     /// dx in the place of dy; dgamma is added to.
-    pub(crate) fn rms_backward<F>(x: &[f32], gamma: &[f32], epsilon: f32, dy: &mut [f32], dgamma: &mut [f32]) {
+    pub(crate) fn rms_backward<F>(x: &[f32], gamma: &[f32], dy: &mut [f32], dgamma: &mut [f32]) {
         let d = gamma.len();
         for (x, dy) in x.chunks_exact(d).zip(dy.chunks_exact_mut(d)) {
-            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + epsilon).sqrt();
+            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + EPSILON).sqrt();
             for (((dy, dgamma), &x), &gamma) in dy.iter_mut().zip(dgamma.iter_mut()).zip(x).zip(gamma) {
                 *dgamma = fma::<F>(*dy, x * scale, *dgamma);
                 *dy *= gamma;
@@ -30,15 +33,15 @@ simd! {
         }
     }
 
-    /// y = (x - mean) / sqrt(variance + epsilon) gamma + beta
-    pub(crate) fn layer_forward<F>(x: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32, y: &mut [f32]) {
+    /// y = (x - mean) / sqrt(variance + 1e-5) gamma + beta
+    pub(crate) fn layer_forward<F>(x: &[f32], gamma: &[f32], beta: &[f32], y: &mut [f32]) {
         let d = gamma.len();
         for (x, y) in x.chunks_exact(d).zip(y.chunks_exact_mut(d)) {
-            let mean = sum::<F>(x) / d as f32;
+            let mean = sum(x) / d as f32;
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = x - mean;
             }
-            let scale = 1.0 / (dot::<F>(y, y) / d as f32 + epsilon).sqrt();
+            let scale = 1.0 / (dot::<F>(y, y) / d as f32 + EPSILON).sqrt();
             for ((y, &gamma), &beta) in y.iter_mut().zip(gamma).zip(beta) {
                 *y = fma::<F>(*y * scale, gamma, beta);
             }
@@ -49,7 +52,6 @@ simd! {
     pub(crate) fn layer_backward<F>(
         x: &[f32],
         gamma: &[f32],
-        epsilon: f32,
         dy: &mut [f32],
         dgamma: &mut [f32],
         dbeta: &mut [f32],
@@ -57,17 +59,17 @@ simd! {
     ) {
         let d = gamma.len();
         for (x, dy) in x.chunks_exact(d).zip(dy.chunks_exact_mut(d)) {
-            let mean = sum::<F>(x) / d as f32;
+            let mean = sum(x) / d as f32;
             for (centered, &x) in centered.iter_mut().zip(x) {
                 *centered = x - mean;
             }
-            let scale = 1.0 / (dot::<F>(centered, centered) / d as f32 + epsilon).sqrt();
+            let scale = 1.0 / (dot::<F>(centered, centered) / d as f32 + EPSILON).sqrt();
             for i in 0..d {
                 dgamma[i] = fma::<F>(dy[i], centered[i] * scale, dgamma[i]);
                 dbeta[i] += dy[i];
                 dy[i] *= gamma[i];
             }
-            let shift = sum::<F>(dy) / d as f32;
+            let shift = sum(dy) / d as f32;
             let along = dot::<F>(dy, centered) * scale * scale / d as f32;
             for (dy, &centered) in dy.iter_mut().zip(centered.iter()) {
                 *dy = scale * (fma::<F>(-along, centered, *dy) - shift);
@@ -110,23 +112,4 @@ simd! {
         }
         dalpha
     }
-}
-
-/// The sum of a row, in 32 strands.
-#[inline(always)]
-fn sum<const F: bool>(x: &[f32]) -> f32 {
-    let mut strands = [0.0; 32];
-    let parts = x.chunks_exact(32);
-    let rest: f32 = parts.remainder().iter().sum();
-    for part in parts {
-        for i in 0..32 {
-            strands[i] += part[i];
-        }
-    }
-    for half in [16, 8, 4, 2, 1] {
-        for i in 0..half {
-            strands[i] += strands[i + half];
-        }
-    }
-    strands[0] + rest
 }

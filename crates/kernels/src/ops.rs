@@ -14,11 +14,8 @@ use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 
 use crate::attention::Saved;
 use crate::host::Host;
-use crate::matrix::{Into, Matrix, multiply, room};
+use crate::matrix::{Matrix, Onto, multiply, room};
 use crate::{Activation, AdamWStep, AttentionShape, activation, adamw, attention, loss, norm};
-
-/// Added to variances and mean squares, inside the root.
-pub const EPSILON: f32 = 1e-5;
 
 #[backend_extension(Autodiff, Flex: cfg(feature = "flex"), NdArray: cfg(feature = "ndarray"))]
 pub trait KernelOps: Backend {
@@ -266,34 +263,42 @@ fn shape<B: Host>(tensor: &FloatTensor<B>) -> Vec<usize> {
     tensor.shape().iter().copied().collect()
 }
 
+/// Room for as many rows as `x` has, each as long as the vectors that are applied to it.
+fn rows_of(x: &[f32], vectors: &[&[f32]]) -> Vec<f32> {
+    let d = vectors[0].len();
+    assert!(d > 0 && x.len().is_multiple_of(d), "{} numbers are no rows of {d}", x.len());
+    assert!(vectors.iter().all(|vector| vector.len() == d), "gain and bias differ in length");
+    room(x.len())
+}
+
 fn rms_norm<B: Host>([x, gamma]: [FloatTensor<B>; 2]) -> (FloatTensor<B>, [FloatTensor<B>; 2]) {
     let shape = shape::<B>(&x);
     let (x_numbers, gamma_numbers) = (B::numbers(x.clone()), B::numbers(gamma.clone()));
-    let mut y = room(x_numbers.len());
-    norm::rms_forward(&x_numbers, &gamma_numbers, EPSILON, &mut y);
+    let mut y = rows_of(&x_numbers, &[&gamma_numbers]);
+    norm::rms_forward(&x_numbers, &gamma_numbers, &mut y);
     (B::tensor(y, &shape), [x, gamma])
 }
 
 fn rms_norm_backward<B: Host>([x, gamma]: [FloatTensor<B>; 2], dy: FloatTensor<B>) -> [FloatTensor<B>; 2] {
     let (x, gamma, mut dy) = (B::numbers(x), B::numbers(gamma), B::numbers(dy));
     let mut dgamma = vec![0.0; gamma.len()];
-    norm::rms_backward(&x, &gamma, EPSILON, &mut dy, &mut dgamma);
+    norm::rms_backward(&x, &gamma, &mut dy, &mut dgamma);
     [B::give_back(dy), B::tensor(dgamma, &[gamma.len()])]
 }
 
 fn layer_norm<B: Host>([x, gamma, beta]: [FloatTensor<B>; 3]) -> (FloatTensor<B>, [FloatTensor<B>; 2]) {
     let shape = shape::<B>(&x);
     let (x_numbers, gamma_numbers, beta) = (B::numbers(x.clone()), B::numbers(gamma.clone()), B::numbers(beta));
-    let mut y = room(x_numbers.len());
-    norm::layer_forward(&x_numbers, &gamma_numbers, &beta, EPSILON, &mut y);
+    let mut y = rows_of(&x_numbers, &[&gamma_numbers, &beta]);
+    norm::layer_forward(&x_numbers, &gamma_numbers, &beta, &mut y);
     (B::tensor(y, &shape), [x, gamma])
 }
 
 fn layer_norm_backward<B: Host>([x, gamma]: [FloatTensor<B>; 2], dy: FloatTensor<B>) -> [FloatTensor<B>; 3] {
     let (x, gamma, mut dy) = (B::numbers(x), B::numbers(gamma), B::numbers(dy));
     let d = gamma.len();
-    let (mut dgamma, mut dbeta, mut room) = (vec![0.0; d], vec![0.0; d], vec![0.0; d]);
-    norm::layer_backward(&x, &gamma, EPSILON, &mut dy, &mut dgamma, &mut dbeta, &mut room);
+    let (mut dgamma, mut dbeta, mut centered) = (vec![0.0; d], vec![0.0; d], vec![0.0; d]);
+    norm::layer_backward(&x, &gamma, &mut dy, &mut dgamma, &mut dbeta, &mut centered);
     [B::give_back(dy), B::tensor(dgamma, &[d]), B::tensor(dbeta, &[d])]
 }
 
@@ -301,7 +306,7 @@ fn dyt<B: Host>([x, alpha, gamma, beta]: [FloatTensor<B>; 4]) -> (FloatTensor<B>
     let shape = shape::<B>(&x);
     let (x_numbers, alpha_numbers) = (B::numbers(x.clone()), B::numbers(alpha.clone()));
     let (gamma_numbers, beta) = (B::numbers(gamma.clone()), B::numbers(beta));
-    let mut y = room(x_numbers.len());
+    let mut y = rows_of(&x_numbers, &[&gamma_numbers, &beta]);
     norm::dyt_forward(&x_numbers, alpha_numbers[0], &gamma_numbers, &beta, &mut y);
     (B::tensor(y, &shape), [x, alpha, gamma])
 }
@@ -330,9 +335,10 @@ fn activate_backward<B: Host>((x, f): (FloatTensor<B>, Activation), dy: FloatTen
 
 /// Rows side by side: row i of the result is row i of each part after the other. Parts are (numbers, length of a row).
 fn side_by_side(parts: &[(&[f32], usize)]) -> Vec<f32> {
+    let rows = |&(numbers, width): &(&[f32], usize)| numbers.len() / width;
+    assert!(parts.iter().all(|part| rows(part) == rows(&parts[0])), "parts have other numbers of rows");
     let mut packed = Vec::with_capacity(parts.iter().map(|(numbers, _)| numbers.len()).sum());
-    let n_rows = parts[0].0.len() / parts[0].1;
-    for row in 0..n_rows {
+    for row in 0..rows(&parts[0]) {
         for (numbers, width) in parts {
             packed.extend_from_slice(&numbers[row * width..(row + 1) * width]);
         }
@@ -347,7 +353,8 @@ fn apart<B: Host, const N: usize>(packed: &[f32], widths: [usize; N]) -> [FloatT
     widths.map(|width| {
         let at = before..before + width;
         before += width;
-        let numbers: Vec<f32> = packed.chunks_exact(row).flat_map(|row| &row[at.clone()]).copied().collect();
+        let mut numbers = Vec::with_capacity(packed.len() / row * width);
+        packed.chunks_exact(row).for_each(|row| numbers.extend_from_slice(&row[at.clone()]));
         B::tensor(numbers, &[packed.len() / row, width])
     })
 }
@@ -361,7 +368,7 @@ fn project<B: Host, const N: usize>(x: &[f32], ws: [FloatTensor<B>; N]) -> (Vec<
     let w = side_by_side(&parts);
     let (n, row) = (x.len() / d, widths.iter().sum());
     let mut y = room(n * row);
-    multiply([n, d, row], Matrix::new(x, d), Matrix::new(&w, row), &mut y, row, Into::Replace);
+    multiply([n, d, row], Matrix::new(x, d), Matrix::new(&w, row), &mut y, row, Onto::Replace);
     (y, Projection { w, d, widths })
 }
 
@@ -382,9 +389,9 @@ impl<const N: usize> Projection<N> {
         let (n, d) = (dy.len() / row, self.d);
         let dy = Matrix::new(dy, row);
         let mut dx = room(n * d);
-        multiply([n, row, d], dy, Matrix::new(&self.w, row).transposed(), &mut dx, d, Into::Replace);
+        multiply([n, row, d], dy, Matrix::new(&self.w, row).transposed(), &mut dx, d, Onto::Replace);
         let mut dw = room(d * row);
-        multiply([d, n, row], Matrix::new(&x, d).transposed(), dy, &mut dw, row, Into::Replace);
+        multiply([d, n, row], Matrix::new(&x, d).transposed(), dy, &mut dw, row, Onto::Replace);
         (B::tensor(dx, &x_shape), apart::<B, N>(&dw, self.widths))
     }
 }
@@ -433,14 +440,14 @@ type AttentionState = (Saved, AttentionShape);
 fn attend<B: Host>([q, k, v]: [FloatTensor<B>; 3], sizes: AttentionShape) -> (FloatTensor<B>, AttentionState) {
     let shape = shape::<B>(&q);
     let (q, k, v) = (B::numbers(q), B::numbers(k), B::numbers(v));
-    let kv_width = (sizes.row() - sizes.width()) / 2;
+    let kv_width = sizes.kv_width();
     let packed = side_by_side(&[(&q, sizes.width()), (&k, kv_width), (&v, kv_width)]);
     let (y, saved) = attention::forward(&sizes, packed);
     (B::tensor(y, &shape), (saved, sizes))
 }
 
 fn attend_backward<B: Host>((saved, sizes): AttentionState, dy: FloatTensor<B>) -> [FloatTensor<B>; 3] {
-    let kv_width = (sizes.row() - sizes.width()) / 2;
+    let kv_width = sizes.kv_width();
     let dqkv = attention::backward(&sizes, &saved, &B::numbers(dy));
     apart::<B, 3>(&dqkv, [sizes.width(), kv_width, kv_width])
 }
@@ -472,7 +479,7 @@ fn project_and_add<B: Host>([x, w, residual]: [FloatTensor<B>; 3]) -> (FloatTens
     let mut y = B::numbers(residual);
     let (x_numbers, w_numbers) = (B::numbers(x.clone()), B::numbers(w.clone()));
     let (x_matrix, w_matrix) = (Matrix::new(&x_numbers, d), Matrix::new(&w_numbers, width));
-    multiply([n, d, width], x_matrix, w_matrix, &mut y, width, Into::Add);
+    multiply([n, d, width], x_matrix, w_matrix, &mut y, width, Onto::Add);
     (B::give_back(y), [x, w])
 }
 
@@ -481,9 +488,9 @@ fn project_and_add_backward<B: Host>([x, w]: [FloatTensor<B>; 2], dy: FloatTenso
     let (x, w, dy_numbers) = (B::numbers(x), B::numbers(w), B::numbers(dy.clone()));
     let dy_matrix = Matrix::new(&dy_numbers, width);
     let mut dx = room(n * d);
-    multiply([n, width, d], dy_matrix, Matrix::new(&w, width).transposed(), &mut dx, d, Into::Replace);
+    multiply([n, width, d], dy_matrix, Matrix::new(&w, width).transposed(), &mut dx, d, Onto::Replace);
     let mut dw = room(d * width);
-    multiply([d, n, width], Matrix::new(&x, d).transposed(), dy_matrix, &mut dw, width, Into::Replace);
+    multiply([d, n, width], Matrix::new(&x, d).transposed(), dy_matrix, &mut dw, width, Onto::Replace);
     [B::tensor(dx, &[n, d]), B::tensor(dw, &[d, width]), dy]
 }
 
@@ -496,6 +503,9 @@ type LossState<B> = ([FloatTensor<B>; 2], Vec<i32>, Option<Vec<f32>>);
 fn nll<B: Host>([x, w]: [FloatTensor<B>; 2], targets: &[i32]) -> (FloatTensor<B>, LossState<B>) {
     let d = shape::<B>(&x)[1];
     let (x_numbers, w_numbers) = (B::numbers(x.clone()), B::numbers(w.clone()));
+    let vocab = w_numbers.len() / d;
+    let is_known = |&target: &i32| usize::try_from(target).is_ok_and(|target| target < vocab);
+    assert!(!targets.is_empty() && targets.iter().all(is_known), "a target is no row of {vocab}");
     let (y, softmax) = loss::forward(&x_numbers, &w_numbers, targets, d);
     (B::tensor(y, &[targets.len()]), ([x, w], targets.to_vec(), softmax))
 }

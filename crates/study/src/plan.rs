@@ -70,7 +70,12 @@ impl Plan {
     ///
     /// # Errors
     /// Anything in the file that cannot be run, or a corpus that cannot be read.
-    pub fn read(file: &Path, overrides: &[Override], backend: Backend, kernels: Kernels) -> anyhow::Result<Plan> {
+    pub fn read(
+        file: &Path,
+        overrides: &[Override],
+        backend: Backend,
+        kernels: Option<Kernels>,
+    ) -> anyhow::Result<Plan> {
         let shown = file.display().to_string();
         let text =
             std::fs::read_to_string(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
@@ -84,10 +89,10 @@ impl Plan {
         file: &str,
         overrides: &[Override],
         backend: Backend,
-        kernels: Kernels,
+        kernels: Option<Kernels>,
     ) -> anyhow::Result<Plan> {
         backend.require()?;
-        let kernels = if backend.is_cpu() { kernels } else { Kernels::Plain };
+        let kernels = kernels.unwrap_or(if backend.is_cpu() { Kernels::Fused } else { Kernels::Plain });
         let (own, variant_texts) = parse(text, file)?;
         let mut base = Overlay::baseline();
         for change in own.iter().chain(overrides) {
@@ -289,7 +294,7 @@ pub(crate) mod tests {
 
     /// Plans a study file given as text.
     pub(crate) fn plan(text: &str) -> anyhow::Result<Plan> {
-        Plan::from_text("study", text, "study.toml", &[], Backend::Flex, Kernels::Fused)
+        Plan::from_text("study", text, "study.toml", &[], Backend::Flex, None)
     }
 
     fn check_error(text: &str, expected: &str) {

@@ -76,6 +76,10 @@ impl RunConfig {
     /// One sentence that names the key, its value and what would be right.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.backend.require()?;
+        if self.kernels == Kernels::Fused && !self.backend.is_cpu() {
+            let message = format!("kernels = \"fused\": backend `{}` has only plain ones", self.backend);
+            return Err(ConfigError(message));
+        }
         if !(1..=MOST_TOKENS).contains(&self.vocab_size) {
             return Err(ConfigError(format!("vocab_size = {}: must be between 1 and {MOST_TOKENS}", self.vocab_size)));
         }

@@ -107,8 +107,7 @@ pub(crate) fn adamw(config: &TrainConfig, kernels: Kernels, model: &LanguageMode
     let matrices = ParamGroup::from_ids(matrices.0);
     match kernels {
         Kernels::Fused => {
-            let adamw =
-                |weight_decay| FusedAdamW { beta1: config.beta1 as f32, beta2: config.beta2 as f32, weight_decay };
+            let adamw = |weight_decay| FusedAdamW { beta1: config.beta1, beta2: config.beta2, weight_decay };
             ModuleOptimizer::from(adamw(0.0)).with_group(matrices, adamw(config.weight_decay as f32), None)
         }
         Kernels::Plain => {
@@ -129,13 +128,13 @@ const ADAMW_EPSILON: f32 = 1e-8;
 /// The same as burn's AdamW, in one pass over each parameter.
 #[derive(Clone)]
 struct FusedAdamW {
-    beta1: f32,
-    beta2: f32,
+    beta1: f64,
+    beta2: f64,
     weight_decay: f32,
 }
 
 impl Optimizer for FusedAdamW {
-    /// burn's, so that either takes up where the other was.
+    /// burn's own.
     type State<const D: usize> = AdamWState<D>;
 
     fn step<const D: usize>(
