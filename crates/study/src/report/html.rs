@@ -29,7 +29,7 @@ const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1c1c1c; --paper: #fff; --faint: #ddd; --soft: #666; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #161616; --faint: #3a3a3a; --soft: #a0a0a0; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.15rem; }
 .finding { font-size: 1.1rem; margin: .5rem 0; }
 .scroll { overflow-x: auto; }
