@@ -71,7 +71,7 @@ mod flex {
 }
 
 #[cfg(feature = "ndarray")]
-#[allow(deprecated)]
+#[allow(deprecated, reason = "complete in burn 0.22, which is pinned")]
 mod ndarray {
     use ::ndarray::{ArcArray, IxDyn};
     use burn::backend::ndarray::{NdArray, NdArrayTensor};

@@ -19,6 +19,7 @@ mod matrix;
 mod norm;
 #[allow(deprecated, reason = "the macro names `ndarray`, which is complete in burn 0.22")]
 mod ops;
+mod passes;
 mod plain;
 #[cfg(all(test, feature = "flex"))]
 mod tests;

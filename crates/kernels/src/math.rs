@@ -9,20 +9,20 @@ use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LOG2_E};
 macro_rules! simd {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident<F>($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? $body:block)*) => {$(
         $(#[$meta])*
-        #[allow(clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments, reason = "a kernel has its inputs, outputs and sizes")]
         $vis fn $name($($arg: $type),*) $(-> $out)? {
             #[inline(always)]
-            #[allow(clippy::too_many_arguments)]
+            #[allow(clippy::too_many_arguments, reason = "a kernel has its inputs, outputs and sizes")]
             fn body<const F: bool>($($arg: $type),*) $(-> $out)? $body
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-                #[allow(clippy::too_many_arguments)]
+                #[allow(clippy::too_many_arguments, reason = "a kernel has its inputs, outputs and sizes")]
                 fn avx512($($arg: $type),*) $(-> $out)? {
                     body::<true>($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                #[allow(clippy::too_many_arguments)]
+                #[allow(clippy::too_many_arguments, reason = "a kernel has its inputs, outputs and sizes")]
                 fn avx2($($arg: $type),*) $(-> $out)? {
                     body::<true>($($arg),*)
                 }
