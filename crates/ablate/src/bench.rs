@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use kernels::Kernels;
 use serde::Serialize;
-use study::{Table, grouped};
+use study::{Table, grouped, median};
 use train::{ConfigError, RunConfig, Stepper, write_whole};
 
 use crate::cli::{Bench, Opponent};
@@ -69,8 +69,8 @@ fn measure(config: &RunConfig, args: &Bench) -> Result<Measurement> {
     }
     for _ in 0..args.turns {
         for contestant in &mut contestants {
-            let median = median(contestant.steps(args.steps_per_turn.into())?);
-            contestant.times.turns.push(median);
+            let step = median(contestant.steps(args.steps_per_turn.into())?).context("a turn has a step")?;
+            contestant.times.turns.push(step);
         }
     }
     Ok(Measurement {
@@ -88,7 +88,7 @@ impl Measurement {
         let mut table =
             Table::new(&[&self.variant, "ms/step", "tokens/s", "ratio to the first", "lowest, highest", "first step"]);
         for times in &self.contestants {
-            let step = median(times.turns.clone());
+            let step = median(times.turns.clone()).expect("every contestant has taken a turn");
             let pairs = times.turns.iter().zip(&self.contestants[0].turns);
             let mut ratios: Vec<f64> = pairs.map(|(own, first)| own / first).collect();
             ratios.sort_by(f64::total_cmp);
@@ -96,7 +96,7 @@ impl Measurement {
                 times.name.clone(),
                 format!("{:.2}", 1e3 * step),
                 grouped((self.tokens_per_step as f64 / step) as usize),
-                format!("{:.2}", median(ratios.clone())),
+                format!("{:.2}", ratios[ratios.len() / 2]),
                 format!("{:.2}, {:.2}", ratios[0], ratios[ratios.len() - 1]),
                 times.first_step.map_or("-".into(), |seconds| format!("{seconds:.1} s")),
             ]);
@@ -111,11 +111,6 @@ impl Measurement {
             table.plain()
         )
     }
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
 }
 
 /// Someone who takes training steps.
@@ -181,15 +176,14 @@ impl Python {
         self.answer()
     }
 
-    /// A line of JSON from PyTorch, or what it said instead.
+    /// A line of JSON from PyTorch.
     fn answer<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         self.output.read_line(&mut line).context("PyTorch's answer")?;
         // Why it gave none, it has said on standard error, which is ours.
         serde_json::from_str(&line).map_err(|_| {
-            anyhow!(ConfigError(
-                "--against pytorch: python3 ended without an answer; it needs torch, and one of its models".into()
-            ))
+            let problem = "--against pytorch: python3 ended without an answer; it needs torch, and one of its models";
+            ConfigError(problem.into()).into()
         })
     }
 }

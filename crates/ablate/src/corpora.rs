@@ -9,7 +9,7 @@ use study::{grouped, nearest};
 use train::{Backend, ConfigError};
 
 use crate::cli::{Data, Fetch, ShowCorpus, Tokenize};
-use crate::print;
+use crate::{print, printable};
 
 pub fn dispatch(command: Data) -> Result<u8> {
     match command {
@@ -69,9 +69,7 @@ fn show(args: ShowCorpus) -> Result<String> {
     let beginning = dataset.beginning(400)?;
     text += "\n";
     for line in beginning.lines().take(8) {
-        // Control characters of a hostile text would reach the terminal.
-        text.extend(line.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }));
-        text += "\n";
+        text += &(printable(line) + "\n");
     }
     Ok(text)
 }

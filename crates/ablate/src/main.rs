@@ -114,9 +114,12 @@ fn print(text: &str) -> Result<u8> {
 
 /// Says something beside the results. There is nowhere to complain if that fails.
 fn warn(text: &str) {
-    // Names of files and corpora may hold what would command the terminal.
-    let plain: String = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-    let _ = writeln!(std::io::stderr(), "{plain}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
+}
+
+/// A line without what would command the terminal: texts, and names of files and corpora, may hold it.
+fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn plan(args: &cli::Study) -> Result<Plan> {

@@ -1,7 +1,6 @@
 //! A corpus as tokens, ready to be cut into windows.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,15 +25,6 @@ pub struct DataConfig {
 pub enum Split {
     Train,
     Valid,
-}
-
-impl Display for Split {
-    fn fmt(&self, f: &mut Formatter) -> std::fmt::Result {
-        f.write_str(match self {
-            Split::Train => "train",
-            Split::Valid => "valid",
-        })
-    }
 }
 
 /// A tokenized corpus, and the length of the windows that are cut from it.

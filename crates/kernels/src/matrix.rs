@@ -7,8 +7,8 @@ use gemm::Parallelism;
 pub(crate) fn room(n: usize) -> Vec<f32> {
     let mut numbers = Vec::with_capacity(n);
     // SAFETY: the capacity is there, and what lies in it is not read: each caller hands it to a kernel that writes as many numbers
-    // as the shapes say, which are checked in `ops.rs` and `attention.rs`.
-    #[allow(clippy::uninit_vec)]
+    // as the shapes say, which are checked in `passes.rs` and `attention.rs`.
+    #[allow(clippy::uninit_vec, reason = "see above")]
     unsafe {
         numbers.set_len(n);
     }

@@ -3,14 +3,14 @@
 use crate::math::{self, dot, fma, simd, sum};
 
 /// Added to variances and mean squares, inside the root.
-pub const EPSILON: f32 = 1e-5;
+pub const EPSILON: f64 = 1e-5;
 
 simd! {
     /// y = x / sqrt(mean(x^2) + 1e-5) gamma
     pub(crate) fn rms_forward<F>(x: &[f32], gamma: &[f32], y: &mut [f32]) {
         let d = gamma.len();
         for (x, y) in x.chunks_exact(d).zip(y.chunks_exact_mut(d)) {
-            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + EPSILON).sqrt();
+            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + EPSILON as f32).sqrt();
             for ((y, &x), &gamma) in y.iter_mut().zip(x).zip(gamma) {
                 *y = x * scale * gamma;
             }
@@ -21,7 +21,7 @@ simd! {
     pub(crate) fn rms_backward<F>(x: &[f32], gamma: &[f32], dy: &mut [f32], dgamma: &mut [f32]) {
         let d = gamma.len();
         for (x, dy) in x.chunks_exact(d).zip(dy.chunks_exact_mut(d)) {
-            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + EPSILON).sqrt();
+            let scale = 1.0 / (dot::<F>(x, x) / d as f32 + EPSILON as f32).sqrt();
             for (((dy, dgamma), &x), &gamma) in dy.iter_mut().zip(dgamma.iter_mut()).zip(x).zip(gamma) {
                 *dgamma = fma::<F>(*dy, x * scale, *dgamma);
                 *dy *= gamma;
@@ -41,7 +41,7 @@ simd! {
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = x - mean;
             }
-            let scale = 1.0 / (dot::<F>(y, y) / d as f32 + EPSILON).sqrt();
+            let scale = 1.0 / (dot::<F>(y, y) / d as f32 + EPSILON as f32).sqrt();
             for ((y, &gamma), &beta) in y.iter_mut().zip(gamma).zip(beta) {
                 *y = fma::<F>(*y * scale, gamma, beta);
             }
@@ -63,7 +63,7 @@ simd! {
             for (centered, &x) in centered.iter_mut().zip(x) {
                 *centered = x - mean;
             }
-            let scale = 1.0 / (dot::<F>(centered, centered) / d as f32 + EPSILON).sqrt();
+            let scale = 1.0 / (dot::<F>(centered, centered) / d as f32 + EPSILON as f32).sqrt();
             for i in 0..d {
                 dgamma[i] = fma::<F>(dy[i], centered[i] * scale, dgamma[i]);
                 dbeta[i] += dy[i];

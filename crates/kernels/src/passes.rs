@@ -140,16 +140,19 @@ impl<const N: usize> Projection<N> {
     /// Gradients of x and of each matrix, given that of the products side by side.
     fn backward<B: Host>(&self, x: FloatTensor<B>, dy: &[f32]) -> (FloatTensor<B>, [FloatTensor<B>; N]) {
         let x_shape = shape::<B>(&x);
-        let x = B::numbers(x);
-        let row: usize = self.widths.iter().sum();
-        let (n, d) = (dy.len() / row, self.d);
-        let dy = Matrix::new(dy, row);
-        let mut dx = room(n * d);
-        multiply([n, row, d], dy, Matrix::new(&self.w, row).transposed(), &mut dx, d, Onto::Replace);
-        let mut dw = room(d * row);
-        multiply([d, n, row], Matrix::new(&x, d).transposed(), dy, &mut dw, row, Onto::Replace);
+        let (dx, dw) = product_backward(&B::numbers(x), &self.w, dy, self.d);
         (B::tensor(dx, &x_shape), apart::<B, N>(&dw, self.widths))
     }
+}
+
+/// Gradients of x `[n, d]` and w `[d, width]`, given that of their product.
+fn product_backward(x: &[f32], w: &[f32], dy: &[f32], d: usize) -> (Vec<f32>, Vec<f32>) {
+    let (n, width) = (x.len() / d, w.len() / d);
+    let dy = Matrix::new(dy, width);
+    let (mut dx, mut dw) = (room(n * d), room(d * width));
+    multiply([n, width, d], dy, Matrix::new(w, width).transposed(), &mut dx, d, Onto::Replace);
+    multiply([d, n, width], Matrix::new(x, d).transposed(), dy, &mut dw, width, Onto::Replace);
+    (dx, dw)
 }
 
 pub(crate) type GateState = (Vec<f32>, usize, Activation);
@@ -158,10 +161,15 @@ pub(crate) fn gate_up<B: Host>([gate, up]: [FloatTensor<B>; 2], f: Activation) -
     let shape = shape::<B>(&gate);
     let width = shape[shape.len() - 1];
     let (gate, up) = (B::numbers(gate), B::numbers(up));
-    let packed = side_by_side(&[(&gate, width), (&up, width)]);
-    let mut y = room(gate.len());
+    let (y, state) = gated(side_by_side(&[(&gate, width), (&up, width)]), width, f);
+    (B::tensor(y, &shape), state)
+}
+
+/// f(gate) up of rows that hold both.
+fn gated(packed: Vec<f32>, width: usize, f: Activation) -> (Vec<f32>, GateState) {
+    let mut y = room(packed.len() / 2);
     activation::gated_forward(f, width, &packed, &mut y);
-    (B::tensor(y, &shape), (packed, width, f))
+    (y, (packed, width, f))
 }
 
 pub(crate) fn gate_up_backward<B: Host>((mut packed, width, f): GateState, dy: FloatTensor<B>) -> [FloatTensor<B>; 2] {
@@ -177,9 +185,9 @@ pub(crate) fn project_and_gate<B: Host>(
 ) -> (FloatTensor<B>, ProjectAndGateState<B>) {
     let (packed, projection) = project::<B, 2>(&B::numbers(x.clone()), [wgate, wup]);
     let width = projection.widths[0];
-    let mut y = room(packed.len() / 2);
-    activation::gated_forward(f, width, &packed, &mut y);
-    (B::tensor(y, &[packed.len() / (2 * width), width]), (x, projection, (packed, width, f)))
+    let (y, state) = gated(packed, width, f);
+    let n = y.len() / width;
+    (B::tensor(y, &[n, width]), (x, projection, state))
 }
 
 pub(crate) fn project_and_gate_backward<B: Host>(
@@ -247,12 +255,7 @@ pub(crate) fn project_and_add_backward<B: Host>(
     dy: FloatTensor<B>,
 ) -> [FloatTensor<B>; 3] {
     let ([n, d], [_, width]) = (dims::<B>(&x), dims::<B>(&w));
-    let (x, w, dy_numbers) = (B::numbers(x), B::numbers(w), B::numbers(dy.clone()));
-    let dy_matrix = Matrix::new(&dy_numbers, width);
-    let mut dx = room(n * d);
-    multiply([n, width, d], dy_matrix, Matrix::new(&w, width).transposed(), &mut dx, d, Onto::Replace);
-    let mut dw = room(d * width);
-    multiply([d, n, width], Matrix::new(&x, d).transposed(), dy_matrix, &mut dw, width, Onto::Replace);
+    let (dx, dw) = product_backward(&B::numbers(x), &B::numbers(w), &B::numbers(dy.clone()), d);
     [B::tensor(dx, &[n, d]), B::tensor(dw, &[d, width]), dy]
 }
 

@@ -16,4 +16,5 @@ pub use overrides::{Override, nearest};
 pub use plan::{Plan, Study, Variant, description};
 pub use report::Report;
 pub use settings::{Matching, baseline};
+pub use stats::median;
 pub use table::Table;

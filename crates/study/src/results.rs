@@ -9,6 +9,7 @@ use train::{BadFile, Meta, MetricLine, RunConfig, RunFolder, State};
 
 use crate::plan::Study;
 use crate::roughness::roughness;
+use crate::stats::median;
 
 /// A study with its runs as far as they have come.
 pub(crate) struct StudyResults {
@@ -83,10 +84,8 @@ impl RunResult {
 
     /// Training speed by the median step; evaluation is not in it.
     pub(crate) fn tokens_per_second(&self) -> Option<f64> {
-        let mut seconds: Vec<f64> = self.of(Split::Train).map(|line| line.seconds).collect();
-        seconds.sort_by(f64::total_cmp);
-        let median = *seconds.get(seconds.len() / 2)?;
-        Some((self.config.train.batch_size * self.config.model.seq_len) as f64 / median)
+        let step = median(self.of(Split::Train).map(|line| line.seconds).collect())?;
+        Some((self.config.train.batch_size * self.config.model.seq_len) as f64 / step)
     }
 
     /// Bits of the text's facts that the model knows at the end: what they hold, less what its loss on them is.

@@ -30,6 +30,12 @@ impl Paired {
     }
 }
 
+/// The middle number, the upper one of two; `None` of none.
+pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied()
+}
+
 /// Mean and sample standard deviation; a single value has no deviation.
 pub(crate) fn mean_and_deviation(values: &[f64]) -> Option<(f64, Option<f64>)> {
     let n = values.len() as f64;

@@ -17,11 +17,9 @@ pub use batch::BatchNorm;
 pub use dyt::Dyt;
 pub use group::GroupNorm;
 pub use instance::InstanceNorm;
+pub use kernels::EPSILON;
 
 use crate::{ModelConfig, Rule};
-
-/// Added to variances and mean squares, inside the root.
-pub const EPSILON: f64 = 1e-5;
 
 /// Which function stands at every norm site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
