@@ -3,7 +3,10 @@
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, leaky_relu, relu, sigmoid, silu};
 
+use rayon::prelude::*;
+
 use crate::math::{self, fma, normal, simd};
+use crate::rows::{NUMBERS, ROWS};
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
@@ -137,9 +140,32 @@ macro_rules! each {
     };
 }
 
+/// y = f(x)
+pub(crate) fn forward(activation: Activation, x: &[f32], y: &mut [f32]) {
+    let parts = (x.par_chunks(NUMBERS), y.par_chunks_mut(NUMBERS));
+    parts.into_par_iter().for_each(|(x, y)| values(activation, x, y));
+}
+
+/// dx = dy f'(x) in the place of x, and f(x) in that of dy.
+pub(crate) fn backward(activation: Activation, x: &mut [f32], dy: &mut [f32]) {
+    let parts = (x.par_chunks_mut(NUMBERS), dy.par_chunks_mut(NUMBERS));
+    parts.into_par_iter().for_each(|(x, dy)| slopes(activation, x, dy));
+}
+
+/// y = f(gate) up; gate and up lie side by side in rows of `2 * width`.
+pub(crate) fn gated_forward(activation: Activation, width: usize, gate_up: &[f32], y: &mut [f32]) {
+    let parts = (gate_up.par_chunks(2 * width * ROWS), y.par_chunks_mut(width * ROWS));
+    parts.into_par_iter().for_each(|(gate_up, y)| gated_values(activation, width, gate_up, y));
+}
+
+/// dgate = dy up f'(gate) and dup = dy f(gate) in the place of gate and up, and f(gate) up in that of dy.
+pub(crate) fn gated_backward(activation: Activation, width: usize, gate_up: &mut [f32], dy: &mut [f32]) {
+    let parts = (gate_up.par_chunks_mut(2 * width * ROWS), dy.par_chunks_mut(width * ROWS));
+    parts.into_par_iter().for_each(|(gate_up, dy)| gated_slopes(activation, width, gate_up, dy));
+}
+
 simd! {
-    /// y = f(x)
-    pub(crate) fn forward<F>(activation: Activation, x: &[f32], y: &mut [f32]) {
+    fn values<F>(activation: Activation, x: &[f32], y: &mut [f32]) {
         macro_rules! apply {
             ($f:expr) => {
                 for (y, &x) in y.iter_mut().zip(x) {
@@ -150,20 +176,20 @@ simd! {
         each!(activation, apply)
     }
 
-    /// dx = dy f'(x), in the place of dy.
-    pub(crate) fn backward<F>(activation: Activation, x: &[f32], dy: &mut [f32]) {
+    fn slopes<F>(activation: Activation, x: &mut [f32], dy: &mut [f32]) {
         macro_rules! apply {
             ($f:expr) => {
-                for (dy, &x) in dy.iter_mut().zip(x) {
-                    *dy *= at::<F>($f, x).1;
+                for (x, dy) in x.iter_mut().zip(dy) {
+                    let (value, slope) = at::<F>($f, *x);
+                    *x = *dy * slope;
+                    *dy = value;
                 }
             };
         }
         each!(activation, apply)
     }
 
-    /// y = f(gate) up; gate and up lie side by side in rows of `2 * width`.
-    pub(crate) fn gated_forward<F>(activation: Activation, width: usize, gate_up: &[f32], y: &mut [f32]) {
+    fn gated_values<F>(activation: Activation, width: usize, gate_up: &[f32], y: &mut [f32]) {
         macro_rules! apply {
             ($f:expr) => {
                 for (gate_up, y) in gate_up.chunks_exact(2 * width).zip(y.chunks_exact_mut(width)) {
@@ -177,16 +203,17 @@ simd! {
         each!(activation, apply)
     }
 
-    /// dgate = dy up f'(gate) and dup = dy f(gate), in the place of gate and up.
-    pub(crate) fn gated_backward<F>(activation: Activation, width: usize, gate_up: &mut [f32], dy: &[f32]) {
+    fn gated_slopes<F>(activation: Activation, width: usize, gate_up: &mut [f32], dy: &mut [f32]) {
         macro_rules! apply {
             ($f:expr) => {
-                for (gate_up, dy) in gate_up.chunks_exact_mut(2 * width).zip(dy.chunks_exact(width)) {
+                for (gate_up, dy) in gate_up.chunks_exact_mut(2 * width).zip(dy.chunks_exact_mut(width)) {
                     let (gate, up) = gate_up.split_at_mut(width);
-                    for ((gate, up), &dy) in gate.iter_mut().zip(up).zip(dy) {
+                    for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
                         let (value, slope) = at::<F>($f, *gate);
-                        *gate = dy * *up * slope;
-                        *up = dy * value;
+                        let y = value * *up;
+                        *gate = *dy * *up * slope;
+                        *up = *dy * value;
+                        *dy = y;
                     }
                 }
             };

@@ -1,6 +1,9 @@
 //! One step of AdamW in one pass. Loshchilov and Hutter, 2019.
 
+use rayon::prelude::*;
+
 use crate::math::{dot, fma, simd};
+use crate::rows::NUMBERS;
 
 /// The numbers of a step.
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +17,22 @@ pub struct AdamWStep {
     pub time: usize,
 }
 
+/// Updates a parameter and its moments by its gradient.
+pub(crate) fn update(step: &AdamWStep, parameter: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
+    let given = (parameter.par_chunks_mut(NUMBERS), grad.par_chunks(NUMBERS));
+    (given.0, given.1, first.par_chunks_mut(NUMBERS), second.par_chunks_mut(NUMBERS))
+        .into_par_iter()
+        .for_each(|(parameter, grad, first, second)| update_part(step, parameter, grad, first, second));
+}
+
+/// The sum of squares: in f32 within parts, in f64 over them.
+pub(crate) fn sum_of_squares(x: &[f32]) -> f64 {
+    let parts: Vec<f64> = x.par_chunks(NUMBERS).map(squares).collect();
+    parts.iter().sum()
+}
+
 simd! {
-    /// Updates a parameter and its moments by its gradient.
-    pub(crate) fn update<F>(step: &AdamWStep, parameter: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
+    fn update_part<F>(step: &AdamWStep, parameter: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
         let (rest1, rest2) = ((1.0 - step.beta1) as f32, (1.0 - step.beta2) as f32);
         let (beta1, beta2) = (step.beta1 as f32, step.beta2 as f32);
         let correction = |beta: f64| 1.0 - beta.powi(step.time as i32);
@@ -31,8 +47,11 @@ simd! {
         }
     }
 
-    /// The sum of squares: in f32 within parts, in f64 over them.
-    pub(crate) fn sum_of_squares<F>(x: &[f32]) -> f64 {
-        x.chunks(4096).map(|part| f64::from(dot::<F>(part, part))).sum()
+    fn squares<F>(x: &[f32]) -> f64 {
+        let mut sum = 0.0;
+        for part in x.chunks(4096) {
+            sum += f64::from(dot::<F>(part, part));
+        }
+        sum
     }
 }

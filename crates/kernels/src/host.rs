@@ -8,7 +8,7 @@ use burn::backend::tensor::FloatTensor;
 /// A backend whose float tensors can be read and written as slices of f32.
 pub trait Host: Backend {
     /// The numbers of a tensor, row by row. They are copied when they are written while another tensor shares them.
-    type Numbers: Deref<Target = [f32]> + DerefMut;
+    type Numbers: Deref<Target = [f32]> + DerefMut + Sync;
 
     /// The numbers of a tensor; copied only if they do not lie row by row.
     fn numbers(tensor: FloatTensor<Self>) -> Self::Numbers;

@@ -12,6 +12,8 @@
 mod activation;
 mod adamw;
 mod attention;
+mod branches;
+mod clock;
 mod host;
 mod loss;
 mod math;
@@ -21,6 +23,7 @@ mod norm;
 mod ops;
 mod passes;
 mod plain;
+mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
@@ -32,6 +35,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 pub use activation::Activation;
 pub use adamw::AdamWStep;
 pub use attention::AttentionShape;
+pub use clock::{Part, take_spent};
 pub use norm::EPSILON;
 
 use ops::KernelOps;
@@ -110,42 +114,70 @@ impl Kernels {
         }
     }
 
-    /// Causal attention of x `[batch * seq, d_model]` projected by three matrices without biases; out as q.
-    pub fn project_and_attend(self, x: Tensor<2>, [wq, wk, wv]: [Tensor<2>; 3], shape: AttentionShape) -> Tensor<2> {
+    /// `residual` plus causal attention of x: x and residual are `[batch * seq, d_model]`, and four matrices without biases
+    /// give queries, keys, values and what is added.
+    pub fn self_attention(
+        self,
+        x: Tensor<2>,
+        [wq, wk, wv, wo]: [Tensor<2>; 4],
+        residual: Tensor<2>,
+        shape: AttentionShape,
+    ) -> Tensor<2> {
         match self {
-            Kernels::Fused => Tensor::from_dispatch(Dispatch::k_project_and_attend(
+            Kernels::Fused => Tensor::from_dispatch(Dispatch::k_self_attention(
                 x.into_dispatch(),
                 wq.into_dispatch(),
                 wk.into_dispatch(),
                 wv.into_dispatch(),
+                wo.into_dispatch(),
+                residual.into_dispatch(),
                 shape,
             )),
-            Kernels::Plain => self.attention(x.clone().matmul(wq), x.clone().matmul(wk), x.matmul(wv), shape),
+            Kernels::Plain => {
+                let mixed = self.attention(x.clone().matmul(wq), x.clone().matmul(wk), x.matmul(wv), shape);
+                residual + mixed.matmul(wo)
+            }
         }
     }
 
-    /// f(x wgate) (x wup), number by number; x is `[n, d]`.
-    pub fn project_and_gate(self, x: Tensor<2>, [wgate, wup]: [Tensor<2>; 2], f: Activation) -> Tensor<2> {
+    /// residual + f(x up) down; x and residual are `[n, d]`.
+    pub fn feed_forward(
+        self,
+        x: Tensor<2>,
+        [up, down]: [Tensor<2>; 2],
+        residual: Tensor<2>,
+        f: Activation,
+    ) -> Tensor<2> {
         match self {
-            Kernels::Fused => Tensor::from_dispatch(Dispatch::k_project_and_gate(
+            Kernels::Fused => Tensor::from_dispatch(Dispatch::k_feed_forward(
                 x.into_dispatch(),
-                wgate.into_dispatch(),
-                wup.into_dispatch(),
+                up.into_dispatch(),
+                down.into_dispatch(),
+                residual.into_dispatch(),
                 f,
             )),
-            Kernels::Plain => self.gate(x.clone().matmul(wgate), x.matmul(wup), f),
+            Kernels::Plain => residual + self.activate(x.matmul(up), f).matmul(down),
         }
     }
 
-    /// residual + x w; x is `[n, d]`.
-    pub fn project_and_add(self, x: Tensor<2>, w: Tensor<2>, residual: Tensor<2>) -> Tensor<2> {
+    /// residual + (f(x gate) x up) down; x and residual are `[n, d]`, and f(x gate) multiplies number by number.
+    pub fn gated_feed_forward(
+        self,
+        x: Tensor<2>,
+        [gate, up, down]: [Tensor<2>; 3],
+        residual: Tensor<2>,
+        f: Activation,
+    ) -> Tensor<2> {
         match self {
-            Kernels::Fused => Tensor::from_dispatch(Dispatch::k_project_and_add(
+            Kernels::Fused => Tensor::from_dispatch(Dispatch::k_gated_feed_forward(
                 x.into_dispatch(),
-                w.into_dispatch(),
+                gate.into_dispatch(),
+                up.into_dispatch(),
+                down.into_dispatch(),
                 residual.into_dispatch(),
+                f,
             )),
-            Kernels::Plain => residual + x.matmul(w),
+            Kernels::Plain => residual + self.gate(x.clone().matmul(gate), x.matmul(up), f).matmul(down),
         }
     }
 

@@ -1,7 +1,10 @@
 //! Logits and cross-entropy in one: the logits of a large vocabulary are never all there at once.
 
+use rayon::prelude::*;
+
 use crate::math::{exp, simd};
 use crate::matrix::{Matrix, Onto, multiply, room};
+use crate::rows::ROWS;
 
 /// Logits that are kept for the backward pass at most, and that are there at a time where they are not kept.
 const MOST_LOGITS: usize = 1 << 22;
@@ -70,9 +73,23 @@ fn product(x: &[f32], w: &[f32], d: usize, logits: &mut [f32]) {
     );
 }
 
+fn softmax_nll(logits: &mut [f32], targets: &[i32], nll: &mut [f32]) {
+    let vocab = logits.len() / targets.len();
+    (logits.par_chunks_mut(vocab * ROWS), targets.par_chunks(ROWS), nll.par_chunks_mut(ROWS))
+        .into_par_iter()
+        .for_each(|(logits, targets, nll)| softmax_nll_rows(logits, targets, nll));
+}
+
+fn less_target(probabilities: &mut [f32], targets: &[i32], dnll: &[f32]) {
+    let vocab = probabilities.len() / targets.len();
+    (probabilities.par_chunks_mut(vocab * ROWS), targets.par_chunks(ROWS), dnll.par_chunks(ROWS))
+        .into_par_iter()
+        .for_each(|(probabilities, targets, dnll)| less_target_rows(probabilities, targets, dnll));
+}
+
 simd! {
     /// Softmax in the place of the logits, and the negative log-likelihood of each row's target.
-    fn softmax_nll<F>(logits: &mut [f32], targets: &[i32], nll: &mut [f32]) {
+    fn softmax_nll_rows<F>(logits: &mut [f32], targets: &[i32], nll: &mut [f32]) {
         let vocab = logits.len() / targets.len();
         for ((row, &target), nll) in logits.chunks_exact_mut(vocab).zip(targets).zip(nll) {
             let logit = row[target as usize];
@@ -110,7 +127,7 @@ simd! {
     }
 
     /// (softmax - one at the target) times the gradient of the likelihood, in the place of the softmax.
-    fn less_target<F>(probabilities: &mut [f32], targets: &[i32], dnll: &[f32]) {
+    fn less_target_rows<F>(probabilities: &mut [f32], targets: &[i32], dnll: &[f32]) {
         let vocab = probabilities.len() / targets.len();
         for ((row, &target), &dnll) in probabilities.chunks_exact_mut(vocab).zip(targets).zip(dnll) {
             row[target as usize] -= 1.0;

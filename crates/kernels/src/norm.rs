@@ -48,29 +48,23 @@ simd! {
         }
     }
 
-    /// dx in the place of dy; dgamma and dbeta are added to. `centered` is room for a row.
-    pub(crate) fn layer_backward<F>(
-        x: &[f32],
-        gamma: &[f32],
-        dy: &mut [f32],
-        dgamma: &mut [f32],
-        dbeta: &mut [f32],
-        centered: &mut [f32],
-    ) {
+    /// dx in the place of dy; dgamma and dbeta are added to.
+    pub(crate) fn layer_backward<F>(x: &[f32], gamma: &[f32], dy: &mut [f32], dgamma: &mut [f32], dbeta: &mut [f32]) {
         let d = gamma.len();
+        let mut centered = vec![0.0; d];
         for (x, dy) in x.chunks_exact(d).zip(dy.chunks_exact_mut(d)) {
             let mean = sum(x) / d as f32;
             for (centered, &x) in centered.iter_mut().zip(x) {
                 *centered = x - mean;
             }
-            let scale = 1.0 / (dot::<F>(centered, centered) / d as f32 + EPSILON as f32).sqrt();
+            let scale = 1.0 / (dot::<F>(&centered, &centered) / d as f32 + EPSILON as f32).sqrt();
             for i in 0..d {
                 dgamma[i] = fma::<F>(dy[i], centered[i] * scale, dgamma[i]);
                 dbeta[i] += dy[i];
                 dy[i] *= gamma[i];
             }
             let shift = sum(dy) / d as f32;
-            let along = dot::<F>(dy, centered) * scale * scale / d as f32;
+            let along = dot::<F>(dy, &centered) * scale * scale / d as f32;
             for (dy, &centered) in dy.iter_mut().zip(centered.iter()) {
                 *dy = scale * (fma::<F>(-along, centered, *dy) - shift);
             }
@@ -87,7 +81,7 @@ simd! {
         }
     }
 
-    /// dx in the place of dy; dgamma and dbeta are added to. Returns dalpha, summed row by row.
+    /// dx in the place of dy; dgamma, dbeta and dalpha are added to, the last feature by feature.
     pub(crate) fn dyt_backward<F>(
         x: &[f32],
         alpha: f32,
@@ -95,21 +89,19 @@ simd! {
         dy: &mut [f32],
         dgamma: &mut [f32],
         dbeta: &mut [f32],
-    ) -> f64 {
+        dalpha: &mut [f32],
+    ) {
         let d = gamma.len();
-        let mut dalpha = 0.0;
+        let (dgamma, dbeta, dalpha) = (&mut dgamma[..d], &mut dbeta[..d], &mut dalpha[..d]);
         for (x, dy) in x.chunks_exact(d).zip(dy.chunks_exact_mut(d)) {
             for i in 0..d {
                 let t = math::tanh::<F>(alpha * x[i]);
                 dgamma[i] = fma::<F>(dy[i], t, dgamma[i]);
                 dbeta[i] += dy[i];
-                dy[i] *= gamma[i] * fma::<F>(-t, t, 1.0);
-            }
-            dalpha += f64::from(dot::<F>(dy, x));
-            for dy in dy.iter_mut() {
-                *dy *= alpha;
+                let inner = dy[i] * gamma[i] * fma::<F>(-t, t, 1.0);
+                dalpha[i] = fma::<F>(inner, x[i], dalpha[i]);
+                dy[i] = inner * alpha;
             }
         }
-        dalpha
     }
 }

@@ -12,6 +12,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, backend_extension};
 
+use crate::branches::*;
+use crate::clock::{Part, timed};
 use crate::host::Host;
 use crate::passes::*;
 use crate::{Activation, AdamWStep, AttentionShape, adamw};
@@ -40,22 +42,32 @@ pub trait KernelOps: Backend {
         shape: AttentionShape,
     ) -> FloatTensor<Self>;
 
-    fn k_project_and_attend(
+    fn k_self_attention(
         x: FloatTensor<Self>,
         wq: FloatTensor<Self>,
         wk: FloatTensor<Self>,
         wv: FloatTensor<Self>,
+        wo: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
         shape: AttentionShape,
     ) -> FloatTensor<Self>;
 
-    fn k_project_and_gate(
+    fn k_feed_forward(
         x: FloatTensor<Self>,
-        wgate: FloatTensor<Self>,
-        wup: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        down: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
         activation: Activation,
     ) -> FloatTensor<Self>;
 
-    fn k_project_and_add(x: FloatTensor<Self>, w: FloatTensor<Self>, residual: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn k_gated_feed_forward(
+        x: FloatTensor<Self>,
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        down: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self>;
 
     fn k_nll(x: FloatTensor<Self>, w: FloatTensor<Self>, targets: &[i32]) -> FloatTensor<Self>;
 
@@ -95,31 +107,42 @@ impl<B: Host> KernelOps for B {
         attend::<B>([q, k, v], shape).0
     }
 
-    fn k_project_and_attend(
+    fn k_self_attention(
         x: FloatTensor<B>,
         wq: FloatTensor<B>,
         wk: FloatTensor<B>,
         wv: FloatTensor<B>,
+        wo: FloatTensor<B>,
+        residual: FloatTensor<B>,
         shape: AttentionShape,
     ) -> FloatTensor<B> {
-        project_and_attend::<B>([x, wq, wk, wv], shape).0
+        self_attention::<B>([x, wq, wk, wv, wo, residual], shape).0
     }
 
-    fn k_project_and_gate(
+    fn k_feed_forward(
         x: FloatTensor<B>,
-        wgate: FloatTensor<B>,
-        wup: FloatTensor<B>,
+        up: FloatTensor<B>,
+        down: FloatTensor<B>,
+        residual: FloatTensor<B>,
         activation: Activation,
     ) -> FloatTensor<B> {
-        project_and_gate::<B>([x, wgate, wup], activation).0
+        feed_forward::<B>([x, up, down, residual], activation).0
     }
 
-    fn k_project_and_add(x: FloatTensor<B>, w: FloatTensor<B>, residual: FloatTensor<B>) -> FloatTensor<B> {
-        project_and_add::<B>([x, w, residual]).0
+    fn k_gated_feed_forward(
+        x: FloatTensor<B>,
+        gate: FloatTensor<B>,
+        up: FloatTensor<B>,
+        down: FloatTensor<B>,
+        residual: FloatTensor<B>,
+        activation: Activation,
+    ) -> FloatTensor<B> {
+        gated_feed_forward::<B>([x, gate, up, down, residual], activation).0
     }
 
     fn k_sum_of_squares(x: FloatTensor<B>) -> FloatTensor<B> {
-        B::tensor(vec![adamw::sum_of_squares(&B::numbers(x)) as f32], &[1])
+        let x = B::numbers(x);
+        B::tensor(vec![timed(Part::Optimizer, || adamw::sum_of_squares(&x)) as f32], &[1])
     }
 
     fn k_nll(x: FloatTensor<B>, w: FloatTensor<B>, targets: &[i32]) -> FloatTensor<B> {
@@ -135,7 +158,7 @@ impl<B: Host> KernelOps for B {
     ) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
         let (mut parameter, grad) = (B::numbers(parameter), B::numbers(grad));
         let (mut first, mut second) = (B::numbers(first), B::numbers(second));
-        adamw::update(&step, &mut parameter, &grad, &mut first, &mut second);
+        timed(Part::Optimizer, || adamw::update(&step, &mut parameter, &grad, &mut first, &mut second));
         (B::give_back(parameter), B::give_back(first), B::give_back(second))
     }
 }
@@ -163,7 +186,7 @@ impl<B: Host, C: CheckpointStrategy> KernelOps for Autodiff<B, C> {
     }
 
     fn k_gate(gate: FloatTensor<Self>, up: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self> {
-        record::<B, C, _, _>([gate, up], |inputs| gate_up::<B>(inputs, activation), gate_up_backward::<B>)
+        record::<B, C, _, _>([gate, up], |inputs| gate_up::<B>(inputs, activation), gate_backward::<B>)
     }
 
     fn k_attention(
@@ -175,29 +198,40 @@ impl<B: Host, C: CheckpointStrategy> KernelOps for Autodiff<B, C> {
         record::<B, C, _, _>([q, k, v], |inputs| attend::<B>(inputs, shape), attend_backward::<B>)
     }
 
-    fn k_project_and_attend(
+    fn k_self_attention(
         x: FloatTensor<Self>,
         wq: FloatTensor<Self>,
         wk: FloatTensor<Self>,
         wv: FloatTensor<Self>,
+        wo: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
         shape: AttentionShape,
     ) -> FloatTensor<Self> {
-        let forward = |inputs| project_and_attend::<B>(inputs, shape);
-        record::<B, C, _, _>([x, wq, wk, wv], forward, project_and_attend_backward::<B>)
+        let forward = |inputs| self_attention::<B>(inputs, shape);
+        record::<B, C, _, _>([x, wq, wk, wv, wo, residual], forward, self_attention_backward::<B>)
     }
 
-    fn k_project_and_gate(
+    fn k_feed_forward(
         x: FloatTensor<Self>,
-        wgate: FloatTensor<Self>,
-        wup: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        down: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
         activation: Activation,
     ) -> FloatTensor<Self> {
-        let forward = |inputs| project_and_gate::<B>(inputs, activation);
-        record::<B, C, _, _>([x, wgate, wup], forward, project_and_gate_backward::<B>)
+        let forward = |inputs| feed_forward::<B>(inputs, activation);
+        record::<B, C, _, _>([x, up, down, residual], forward, feed_forward_backward::<B>)
     }
 
-    fn k_project_and_add(x: FloatTensor<Self>, w: FloatTensor<Self>, residual: FloatTensor<Self>) -> FloatTensor<Self> {
-        record::<B, C, _, _>([x, w, residual], project_and_add::<B>, project_and_add_backward::<B>)
+    fn k_gated_feed_forward(
+        x: FloatTensor<Self>,
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        down: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        let forward = |inputs| gated_feed_forward::<B>(inputs, activation);
+        record::<B, C, _, _>([x, gate, up, down, residual], forward, gated_feed_forward_backward::<B>)
     }
 
     fn k_sum_of_squares(_: FloatTensor<Self>) -> FloatTensor<Self> {

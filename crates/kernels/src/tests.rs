@@ -113,8 +113,13 @@ fn activations_and_gates_are_burn_s() {
             let x = || drawn([n, d], 5, 2.0);
             check(&name, &[x()], 1e-5, &|k, x| k.activate(x[0].clone(), f));
             check(&name, &[x(), drawn([n, d], 6, 1.0)], 1e-5, &|k, x| k.gate(x[0].clone(), x[1].clone(), f));
-            let matrices = [drawn([n, 9], 7, 1.0), drawn([9, d], 8, 0.5), drawn([9, d], 9, 0.5)];
-            check(&name, &matrices, 1e-5, &|k, x| k.project_and_gate(x[0].clone(), [x[1].clone(), x[2].clone()], f));
+            let [x, residual, gate, up] = [(n, 9), (n, 9), (9, d), (9, d)].map(|(n, d)| drawn([n, d], 7, 0.7));
+            let inputs = [x, residual, gate, up, drawn([d, 9], 8, 0.5)];
+            check(&name, &inputs, 1e-5, &|k, x| {
+                let [x, residual, gate, up, down] = std::array::from_fn(|i| x[i].clone());
+                let gated = k.gated_feed_forward(x.clone(), [gate, up.clone(), down.clone()], residual.clone(), f);
+                gated + k.feed_forward(x, [up, down], residual, f)
+            });
         }
         // Far out, where exponentials overflow or vanish. At a kink, at zero, burn has one slope and PyTorch, as we, the other.
         let edge = vec![-1e4, -100.0, -50.0, -20.0, -1e-30, 1e-30, 20.0, 50.0, 88.0, 100.0, 1e4];
@@ -151,22 +156,20 @@ fn attention_is_burn_s() {
             let qkv = [drawn([n, width], 1, scale), drawn([n, kv], 2, scale), drawn([n, kv], 3, 1.0)];
             check(&name, &qkv, 5e-5, &|k, x| k.attention(x[0].clone(), x[1].clone(), x[2].clone(), sizes));
         }
-        let inputs =
-            [drawn([n, 10], 4, 1.0), drawn([10, width], 5, 0.3), drawn([10, kv], 6, 0.3), drawn([10, kv], 7, 0.3)];
-        check(&name, &inputs, 5e-5, &|k, x| {
-            k.project_and_attend(x[0].clone(), [x[1].clone(), x[2].clone(), x[3].clone()], sizes)
-        });
+        check(&name, &attention_inputs(n, width, kv), 5e-5, &|k, x| self_attention(k, x, sizes));
     }
 }
 
-#[test]
-fn a_residual_is_added_as_burn_does() {
-    for (n, d, width) in [(1, 1, 1), (5, 8, 31), (33, 100, 96)] {
-        let inputs = [drawn([n, d], 1, 1.0), drawn([d, width], 2, 1.0), drawn([n, width], 3, 1.0)];
-        check(&format!("{n} {d} {width}"), &inputs, 1e-5, &|k, x| {
-            k.project_and_add(x[0].clone(), x[1].clone(), x[2].clone())
-        });
-    }
+/// x, the matrices and the residual of attention over `[n, 10]`.
+fn attention_inputs(n: usize, width: usize, kv: usize) -> [Input; 6] {
+    let matrix = |d, width, seed| drawn([d, width], seed, 0.3);
+    let [wq, wk, wv, wo] = [matrix(10, width, 5), matrix(10, kv, 6), matrix(10, kv, 7), matrix(width, 10, 8)];
+    [drawn([n, 10], 4, 1.0), wq, wk, wv, wo, drawn([n, 10], 9, 1.0)]
+}
+
+fn self_attention(kernels: Kernels, x: &[Tensor<2>], sizes: AttentionShape) -> Tensor<2> {
+    let [x, wq, wk, wv, wo, residual] = std::array::from_fn(|i| x[i].clone());
+    kernels.self_attention(x, [wq, wk, wv, wo], residual, sizes)
 }
 
 #[test]
@@ -186,10 +189,8 @@ fn the_loss_is_burn_s() {
 fn gradients_are_the_slopes_of_what_is_computed() {
     // Central differences of the fused forward pass along a random direction, in f32: good to a percent or so.
     let sizes = AttentionShape { batch: 1, seq: 37, n_heads: 2, n_kv_heads: 1, head_dim: 6, theta: Some(100.0) };
-    let inputs = [drawn([37, 12], 1, 1.0), drawn([12, 12], 2, 0.4), drawn([12, 6], 3, 0.4), drawn([12, 6], 4, 0.4)];
-    let f = |k: Kernels, x: &[Tensor<2>]| {
-        k.project_and_attend(x[0].clone(), [x[1].clone(), x[2].clone(), x[3].clone()], sizes)
-    };
+    let inputs = attention_inputs(37, 12, 6);
+    let f = |k: Kernels, x: &[Tensor<2>]| self_attention(k, x, sizes);
     let device = Device::flex();
     let weighted = |inputs: &[Input]| -> f64 {
         let y = &run(Kernels::Fused, &device, inputs, &f)[0];

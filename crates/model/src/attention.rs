@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use kernels::{AttentionShape, Kernels, attention_with};
 
 use crate::norm::EPSILON;
-use crate::projection::{project_and_add, projection};
+use crate::projection::projection;
 use crate::{ModelConfig, Position};
 
 /// softmax(q k^T / sqrt(head_dim)) v, each position seeing itself and what came before.
@@ -52,14 +52,16 @@ impl Attention {
         let head_dim = self.head_dim;
         let n_kv_heads = self.k.weight.dims()[1] / head_dim;
         let shape = AttentionShape { batch, seq, n_heads: d_model / head_dim, n_kv_heads, head_dim, theta: self.theta };
-        let x = x.reshape([batch * seq, d_model]);
+        let dims = x.shape();
+        let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
         let is_bare = self.q.bias.is_none() && self.q_norm.is_none() && self.dropout.prob == 0.0;
-        let mixed = if is_bare {
-            kernels.project_and_attend(x, [&self.q, &self.k, &self.v].map(|linear| linear.weight.val()), shape)
+        let y = if is_bare {
+            let matrices = [&self.q, &self.k, &self.v, &self.o].map(|linear| linear.weight.val());
+            kernels.self_attention(x, matrices, residual, shape)
         } else {
-            self.mix(x, shape, kernels)
+            residual + self.dropout.forward(self.o.forward(self.mix(x, shape, kernels)))
         };
-        project_and_add(&self.o, mixed, residual, &self.dropout, kernels)
+        y.reshape(dims)
     }
 
     /// The heads' outputs side by side, with all that can stand between a projection and its use.

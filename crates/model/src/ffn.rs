@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::ModelConfig;
-use crate::projection::{project_and_add, projection};
+use crate::projection::projection;
 
 /// The activation of the feed-forward. A gated one multiplies the activated gate with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr, Serialize, Deserialize)]
@@ -126,16 +126,26 @@ impl FeedForward {
     /// Products are taken over `[batch * seq, d_model]`: on three axes burn multiplies batch by batch and its weight gradient
     /// materializes one matrix per batch row.
     pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, dropout: &Dropout, kernels: Kernels) -> Tensor<3> {
-        let x = x.flatten::<2>(0, 1);
+        let shape = x.shape();
+        let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
         let f = self.ffn.activation();
-        let hidden = match &self.gate {
-            Some(gate) if gate.bias.is_none() => {
-                kernels.project_and_gate(x, [gate, &self.up].map(|linear| linear.weight.val()), f)
+        let weight = |linear: &Linear| linear.weight.val();
+        let is_bare = self.up.bias.is_none() && dropout.prob == 0.0;
+        let y = match &self.gate {
+            Some(gate) if is_bare => {
+                kernels.gated_feed_forward(x, [gate, &self.up, &self.down].map(weight), residual, f)
             }
-            Some(gate) => kernels.gate(gate.forward(x.clone()), self.up.forward(x), f),
-            None => kernels.activate(self.up.forward(x), f),
+            None if is_bare => kernels.feed_forward(x, [&self.up, &self.down].map(weight), residual, f),
+            gate => {
+                let up = self.up.forward(x.clone());
+                let hidden = match gate {
+                    Some(gate) => kernels.gate(gate.forward(x), up, f),
+                    None => kernels.activate(up, f),
+                };
+                residual + dropout.forward(self.down.forward(hidden))
+            }
         };
-        project_and_add(&self.down, hidden, residual, dropout, kernels)
+        y.reshape(shape)
     }
 }
 
