@@ -1,12 +1,14 @@
 """The training step that `ablate bench --against pytorch` is measured against: the same model, loss and optimizer in PyTorch.
 
 Reads the model and the batch as JSON from the command line. Then each line on standard input is a number of steps to take;
-the answer is a line of JSON with the seconds of each step. Threads: RAYON_NUM_THREADS, as for the program itself.
+the answer is a line of JSON with the seconds of each step. With "valid_batches" it takes all steps of a run instead, with
+its evaluations. Threads: RAYON_NUM_THREADS, as for the program itself.
 """
 
 import json
 import math
 import os
+import resource
 import sys
 import time
 
@@ -156,17 +158,50 @@ def step():
     return loss.item()
 
 
+def say(answer):
+    print(json.dumps(answer), flush=True)
+
+
+def evaluate(shapes):
+    model.eval()
+    nats = 0.0
+    with torch.no_grad():
+        for batch, seq in shapes:
+            ids = torch.randint(CONFIG["vocab_size"], (batch, seq + 1), generator=data)
+            nats += loss_of(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()).item() * batch * seq
+    model.train()
+    return nats
+
+
 start = time.perf_counter()
 loss = step()
 first = time.perf_counter() - start
-step()
 if abs(loss / math.log(CONFIG["vocab_size"]) - 1) > 0.05:
     sys.exit(f"the first loss is {loss}, and ln(vocab_size) is {math.log(CONFIG['vocab_size'])}")
-print(json.dumps({"loss": loss, "ln_vocab": math.log(CONFIG["vocab_size"]), "first_step": first, "torch": torch.__version__}), flush=True)
+
+if "valid_batches" in CONFIG:
+    # A whole run: training steps and evaluations as often as ours. The first of each shape compiles.
+    batches, times, evaluations = CONFIG["valid_batches"], [], []
+    for i in range(2, C["steps"] + 1):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+        if i % C["eval_every"] == 0 or i == C["steps"]:
+            start = time.perf_counter()
+            evaluate(batches)
+            evaluations.append(time.perf_counter() - start)
+    usual = sorted(times)[len(times) // 2] if times else first
+    say({"compilation": max(first - usual, 0.0) + max(evaluations[0] - min(evaluations), 0.0) if evaluations else 0.0})
+    sys.exit()
+
+step()
+say({"first_step": first})
 for line in sys.stdin:
     seconds = []
     for _ in range(int(line)):
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds), flush=True)
+    # Linux counts in kilobytes.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    say({"seconds": seconds, "data": 0.0, "parts": {}, "peak_bytes": peak})

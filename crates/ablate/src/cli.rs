@@ -80,6 +80,8 @@ pub enum Command {
     },
     #[command(hide = true)]
     Worker(Worker),
+    #[command(hide = true)]
+    Steps(Steps),
 }
 
 /// A study, and what to change about it.
@@ -191,6 +193,18 @@ pub struct Bench {
     /// Threads of each
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: u16,
+    /// Processes of each that take their steps at the same time
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub copies: u16,
+    /// Measure each norm and each activation by itself, at the study's sizes
+    #[arg(long, group = "what")]
+    pub parts: bool,
+    /// Measure how the step grows with tokens, width, depth and context
+    #[arg(long, group = "what")]
+    pub scaling: bool,
+    /// Measure the whole study, and with `--against pytorch` the same runs in compiled PyTorch
+    #[arg(long = "study", group = "what")]
+    pub end_to_end: bool,
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -260,6 +274,14 @@ pub struct Worker {
     pub command: String,
     #[arg(long)]
     pub dashboard: bool,
+}
+
+/// Training steps by number, in a process of its own.
+#[derive(Debug, Args)]
+pub struct Steps {
+    /// The run's config as TOML
+    pub config: String,
+    pub threads: u16,
 }
 
 /// Every backend by name; whether it is built in is for the planner to say.

@@ -101,6 +101,7 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&String::from_utf8(script)?)
         }
         Command::Worker(worker) => work(worker),
+        Command::Steps(args) => bench::work(&args),
     }
 }
 

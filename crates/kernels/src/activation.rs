@@ -2,14 +2,15 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu_approximate, leaky_relu, relu, sigmoid, silu};
-
 use rayon::prelude::*;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::math::{self, fma, normal, simd};
 use crate::rows::{NUMBERS, ROWS};
 
 /// A function of one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Activation {
     /// x
     Identity,

@@ -70,12 +70,8 @@ impl AttentionShape {
 
     /// Rotates queries and keys of one sequence, by the opposite angle if `sign` is -1.
     fn rotate(&self, qkv: &mut [f32], rotations: &Rotations, sign: f32) {
-        let half = self.head_dim / 2;
         let turned = self.width() + self.kv_width();
-        for (position, row) in qkv.chunks_exact_mut(self.row()).enumerate() {
-            let at = position * half..(position + 1) * half;
-            rotate_row(&mut row[..turned], self.head_dim, &rotations.cos[at.clone()], &rotations.sin[at], sign);
-        }
+        rotate(qkv, [self.row(), turned, self.head_dim], &rotations.cos, &rotations.sin, sign);
     }
 
     /// Where a head's queries, keys and values begin in a row.
@@ -198,16 +194,18 @@ fn backward_head(
 }
 
 simd! {
-    /// Turns the heads of one position: feature i with feature i + head_dim / 2.
-    fn rotate_row<F>(row: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32], sign: f32) {
+    /// Turns the first `turned` numbers of each row, a position, head by head: feature i with feature i + head_dim / 2.
+    fn rotate<F>(rows: &mut [f32], [row, turned, head_dim]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) {
         let half = head_dim / 2;
-        let (cos, sin) = (&cos[..half], &sin[..half]);
-        for head in row.chunks_exact_mut(head_dim) {
-            let (a, b) = head.split_at_mut(half);
-            for i in 0..half {
-                let (x, y, sin) = (a[i], b[i], sin[i] * sign);
-                a[i] = fma::<F>(-y, sin, x * cos[i]);
-                b[i] = fma::<F>(x, sin, y * cos[i]);
+        let angles = cos.chunks_exact(half).zip(sin.chunks_exact(half));
+        for (row, (cos, sin)) in rows.chunks_exact_mut(row).zip(angles) {
+            for head in row[..turned].chunks_exact_mut(head_dim) {
+                let (a, b) = head.split_at_mut(half);
+                for (((a, b), &cos), &sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                    let (x, y, sin) = (*a, *b, sin * sign);
+                    *a = fma::<F>(-y, sin, x * cos);
+                    *b = fma::<F>(x, sin, y * cos);
+                }
             }
         }
     }

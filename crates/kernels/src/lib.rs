@@ -36,6 +36,7 @@ pub use activation::Activation;
 pub use adamw::AdamWStep;
 pub use attention::AttentionShape;
 pub use clock::{Part, take_spent};
+pub use matrix::matrix_peak;
 pub use norm::EPSILON;
 
 use ops::KernelOps;

@@ -1,5 +1,7 @@
 //! Matrix products over strided views, without copies.
 
+use std::time::Instant;
+
 use gemm::Parallelism;
 
 /// Room for numbers that the caller writes, all of them, before any is read: to fill it with zeros first would be a pass over
@@ -88,4 +90,17 @@ pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f
             parallelism,
         );
     }
+}
+
+/// Floating-point operations per second of the fastest of some products of `[1024, 512]` and `[512, 512]`: what a step of
+/// nothing but matrices could reach.
+pub fn matrix_peak() -> f64 {
+    let [m, k, n] = [1024, 512, 512];
+    let (a, b, mut out) = (vec![1.0; m * k], vec![1.0; k * n], room(m * n));
+    let seconds = (0..20).map(|_| {
+        let start = Instant::now();
+        multiply([m, k, n], Matrix::new(&a, k), Matrix::new(&b, n), &mut out, n, Onto::Replace);
+        start.elapsed().as_secs_f64()
+    });
+    2.0 * (m * k * n) as f64 / seconds.fold(f64::INFINITY, f64::min)
 }

@@ -6,7 +6,7 @@ use data::Dataset;
 use crate::learner::{LanguageModel, Report};
 
 /// Windows in an evaluation batch, at the context lengths of small models. It does not change the result.
-pub(crate) const BATCH_SIZE: usize = 16;
+pub const BATCH_SIZE: usize = 16;
 
 /// Predicts every token of the validation split that counts once, on `model` as it is for inference.
 pub(crate) fn evaluate(model: &LanguageModel, data: &Dataset, batch_size: usize) -> Report {

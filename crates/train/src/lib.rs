@@ -2,6 +2,7 @@
 
 mod backend;
 mod config;
+mod costs;
 mod evaluate;
 mod fit;
 mod folder;
@@ -16,11 +17,13 @@ mod stepper;
 
 pub use backend::Backend;
 pub use config::{RunConfig, TrainConfig};
+pub use costs::{Cost, costs};
+pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
 pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, lock, write_whole};
 pub use metrics::duration;
 pub use run::{Display, Ending, Provenance, run};
 pub use sample::{Sampling, sample};
-pub use stepper::Stepper;
+pub use stepper::{Stepper, Turn};
 
 /// A choice that cannot be run. One sentence that names the key, its value and what would be right.
 #[derive(Debug, thiserror::Error)]

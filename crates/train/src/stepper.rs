@@ -1,10 +1,14 @@
 //! Training steps by themselves, for measuring.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
 use burn::train::Learner;
 use data::Dataset;
+use kernels::{Part, take_spent};
+use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use crate::RunConfig;
 use crate::learner::{LanguageModel, gradients, learner, update};
@@ -15,6 +19,17 @@ pub struct Stepper {
     data: Dataset,
     learner: Learner<LanguageModel>,
     step: usize,
+}
+
+/// What some steps took.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Turn {
+    /// The seconds of each step.
+    pub seconds: Vec<f64>,
+    /// Seconds of all of them that went into cutting batches.
+    pub data: f64,
+    /// Seconds of all of them that went into each kind of work; nothing where burn's own operations compute.
+    pub parts: BTreeMap<Part, f64>,
 }
 
 impl Stepper {
@@ -29,16 +44,21 @@ impl Stepper {
         Ok(Stepper { config: config.clone(), data, learner, step: 0 })
     }
 
-    /// Takes `n` steps, each with its batch, its loss, its gradients and its update. Returns the seconds of each.
-    pub fn steps(&mut self, n: usize) -> Vec<f64> {
-        let step = |_| {
+    /// Takes `n` steps, each with its batch, its loss, its gradients and its update.
+    pub fn steps(&mut self, n: usize) -> Turn {
+        let mut turn = Turn::default();
+        Part::VARIANTS.iter().for_each(|&part| _ = take_spent(part));
+        for _ in 0..n {
             let start = Instant::now();
             self.step += 1;
             let batch = self.data.train_batch(self.config.seed, self.step, self.config.train.batch_size);
+            turn.data += start.elapsed().as_secs_f64();
             let (_, grads, _) = gradients(&self.learner, batch, &self.config);
             update(&mut self.learner, grads);
-            start.elapsed().as_secs_f64()
-        };
-        (0..n).map(step).collect()
+            turn.seconds.push(start.elapsed().as_secs_f64());
+        }
+        let spent = Part::VARIANTS.iter().map(|&part| (part, take_spent(part)));
+        turn.parts = spent.filter(|&(_, seconds)| seconds > 0.0).collect();
+        turn
     }
 }

@@ -82,6 +82,11 @@ impl NormKind {
         }
     }
 
+    /// The norm in front of attention.
+    pub fn at_attention(self, config: &ModelConfig, device: &Device) -> Norm {
+        self.init(config, Site::Attention, device)
+    }
+
     /// Parameters of one site; running statistics are not trained and not counted.
     pub fn n_params(self, d_model: usize) -> usize {
         match self {

@@ -1,0 +1,70 @@
+//! What each norm and each activation takes by itself.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use burn::tensor::{Device, Distribution, Tensor};
+use kernels::{Activation, Kernels};
+use model::NormKind;
+use serde::Serialize;
+use strum::VariantArray;
+
+use crate::RunConfig;
+
+/// Median seconds of a function at the sizes of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    pub name: &'static str,
+    pub kernels: Kernels,
+    pub forward: f64,
+    pub backward: f64,
+}
+
+/// Each norm on `[batch, seq, d_model]` and each activation on `[batch, seq, d_ff]`, by both kinds of kernels in turn.
+///
+/// # Errors
+/// A config that cannot be run.
+pub fn costs(config: &RunConfig, repeats: usize) -> Result<Vec<Cost>> {
+    config.validate()?;
+    let device = config.backend.device()?.autodiff();
+    let dims = |d| [config.train.batch_size, config.model.seq_len, d];
+    let mut all = vec![];
+    let mut add = |name, dims, f: &dyn Fn(Tensor<3>, Kernels) -> Tensor<3>| {
+        for &kernels in Kernels::VARIANTS {
+            let [forward, backward] = cost(&device, dims, repeats, &|x| f(x, kernels))?;
+            all.push(Cost { name, kernels, forward, backward });
+        }
+        anyhow::Ok(())
+    };
+    for norm in NormKind::VARIANTS {
+        let weights = norm.at_attention(&config.model, &device);
+        add(norm.into(), dims(config.model.d_model), &|x, kernels| weights.forward(x, kernels))?;
+    }
+    for &activation in Activation::VARIANTS {
+        add(activation.into(), dims(config.model.d_ff), &|x, kernels| kernels.activate(x, activation))?;
+    }
+    Ok(all)
+}
+
+fn cost(device: &Device, dims: [usize; 3], repeats: usize, f: &dyn Fn(Tensor<3>) -> Tensor<3>) -> Result<[f64; 2]> {
+    let (mut forward, mut backward) = (vec![], vec![]);
+    // The first finds no memory ready.
+    for repeat in 0..=repeats {
+        let x = Tensor::<3>::random(dims, Distribution::Normal(0.0, 1.0), device).require_grad();
+        let start = Instant::now();
+        let y = f(x);
+        let between = Instant::now();
+        let grads = y.backward();
+        let end = Instant::now();
+        drop(grads);
+        if repeat > 0 {
+            forward.push((between - start).as_secs_f64());
+            backward.push((end - between).as_secs_f64());
+        }
+    }
+    let median = |mut seconds: Vec<f64>| {
+        seconds.sort_by(f64::total_cmp);
+        seconds.get(seconds.len() / 2).copied().context("it is repeated at least once")
+    };
+    Ok([median(forward)?, median(backward)?])
+}
