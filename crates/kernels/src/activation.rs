@@ -155,16 +155,23 @@ pub(crate) fn backward(activation: Activation, x: &mut [f32], dy: &mut [f32]) {
 
 /// y = f(gate) up; gate and up lie side by side in rows of `2 * width`.
 pub(crate) fn gated_forward(activation: Activation, width: usize, gate_up: &[f32], y: &mut [f32]) {
-    let parts = (gate_up.par_chunks(2 * width * ROWS), y.par_chunks_mut(width * ROWS));
-    parts.into_par_iter().for_each(|(gate_up, y)| gated_values(activation, width, gate_up, y));
+    let rows = (gate_up.par_chunks(2 * width), y.par_chunks_mut(width));
+    rows.into_par_iter().with_min_len(ROWS).for_each(|(gate_up, y)| {
+        let (gate, up) = gate_up.split_at(width);
+        gated_values(activation, gate, up, y);
+    });
 }
 
 /// dgate = dy up f'(gate) and dup = dy f(gate) in the place of gate and up, and f(gate) up in that of dy.
 pub(crate) fn gated_backward(activation: Activation, width: usize, gate_up: &mut [f32], dy: &mut [f32]) {
-    let parts = (gate_up.par_chunks_mut(2 * width * ROWS), dy.par_chunks_mut(width * ROWS));
-    parts.into_par_iter().for_each(|(gate_up, dy)| gated_slopes(activation, width, gate_up, dy));
+    let rows = (gate_up.par_chunks_mut(2 * width), dy.par_chunks_mut(width));
+    rows.into_par_iter().with_min_len(ROWS).for_each(|(gate_up, dy)| {
+        let (gate, up) = gate_up.split_at_mut(width);
+        gated_slopes(activation, gate, up, dy);
+    });
 }
 
+// Arguments of a function do not overlap, and that the compiler must know to make vectors: so rows are taken outside.
 simd! {
     fn values<F>(activation: Activation, x: &[f32], y: &mut [f32]) {
         macro_rules! apply {
@@ -190,32 +197,26 @@ simd! {
         each!(activation, apply)
     }
 
-    fn gated_values<F>(activation: Activation, width: usize, gate_up: &[f32], y: &mut [f32]) {
+    fn gated_values<F>(activation: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
         macro_rules! apply {
             ($f:expr) => {
-                for (gate_up, y) in gate_up.chunks_exact(2 * width).zip(y.chunks_exact_mut(width)) {
-                    let (gate, up) = gate_up.split_at(width);
-                    for ((y, &gate), &up) in y.iter_mut().zip(gate).zip(up) {
-                        *y = at::<F>($f, gate).0 * up;
-                    }
+                for ((y, &gate), &up) in y.iter_mut().zip(gate).zip(up) {
+                    *y = at::<F>($f, gate).0 * up;
                 }
             };
         }
         each!(activation, apply)
     }
 
-    fn gated_slopes<F>(activation: Activation, width: usize, gate_up: &mut [f32], dy: &mut [f32]) {
+    fn gated_slopes<F>(activation: Activation, gate: &mut [f32], up: &mut [f32], dy: &mut [f32]) {
         macro_rules! apply {
             ($f:expr) => {
-                for (gate_up, dy) in gate_up.chunks_exact_mut(2 * width).zip(dy.chunks_exact_mut(width)) {
-                    let (gate, up) = gate_up.split_at_mut(width);
-                    for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
-                        let (value, slope) = at::<F>($f, *gate);
-                        let y = value * *up;
-                        *gate = *dy * *up * slope;
-                        *up = *dy * value;
-                        *dy = y;
-                    }
+                for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
+                    let (value, slope) = at::<F>($f, *gate);
+                    let y = value * *up;
+                    *gate = *dy * *up * slope;
+                    *up = *dy * value;
+                    *dy = y;
                 }
             };
         }

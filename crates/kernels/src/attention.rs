@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 
 use crate::math::{exp, fma, simd};
-use crate::matrix::{Matrix, Onto, multiply, room};
+use crate::matrix::{Matrix, Onto, multiply_small, room};
 
 /// Queries in a tile.
 const TILE: usize = 32;
@@ -71,7 +71,7 @@ impl AttentionShape {
     /// Rotates queries and keys of one sequence, by the opposite angle if `sign` is -1.
     fn rotate(&self, qkv: &mut [f32], rotations: &Rotations, sign: f32) {
         let turned = self.width() + self.kv_width();
-        rotate(qkv, [self.row(), turned, self.head_dim], &rotations.cos, &rotations.sin, sign);
+        rotate(qkv, &[self.row(), turned, self.head_dim], &rotations.cos, &rotations.sin, sign);
     }
 
     /// Where a head's queries, keys and values begin in a row.
@@ -124,17 +124,18 @@ fn forward_head(shape: &AttentionShape, head: usize, qkv: &[f32], weights: &mut 
     let [q, k, v] = shape.columns(head);
     let scale = 1.0 / (head_dim as f32).sqrt();
     let (keys, values) = (Matrix::new(&qkv[k..], row), Matrix::new(&qkv[v..], row));
+    let mut queries = room(head_dim * TILE);
     let mut rest = weights;
     for first in (0..shape.seq).step_by(TILE) {
         let n = TILE.min(shape.seq - first);
         let (tile, after) = rest.split_at_mut((first + n) * TILE);
         rest = after;
-        let queries = Matrix::new(&qkv[first * row + q..], row);
-        multiply([first + n, head_dim, n], keys, queries.transposed(), tile, TILE, Onto::Replace);
+        transpose(&qkv[first * row + q..], row, n, &mut queries);
+        multiply_small(&[first + n, head_dim, TILE], keys, Matrix::new(&queries, TILE), tile, TILE, Onto::Replace);
         softmax(tile, first, n, scale);
         let weights = Matrix::new(tile, TILE).transposed();
         let out = &mut out[first * width + head * head_dim..];
-        multiply([n, first + n, head_dim], weights, values, out, width, Onto::Replace);
+        multiply_small(&[n, first + n, head_dim], weights, values, out, width, Onto::Replace);
     }
 }
 
@@ -175,6 +176,7 @@ fn backward_head(
     let [q, k, v] = shape.columns(head);
     let scale = 1.0 / (head_dim as f32).sqrt();
     let (keys, values) = (Matrix::new(&qkv[k..], row), Matrix::new(&qkv[v..], row));
+    let mut across = room(head_dim * TILE);
     let mut rest = weights;
     for first in (0..shape.seq).step_by(TILE) {
         let n = TILE.min(shape.seq - first);
@@ -182,20 +184,32 @@ fn backward_head(
         let (tile, after) = rest.split_at(n_keys * TILE);
         rest = after;
         let dweights = &mut dweights[..n_keys * TILE];
-        let dout = Matrix::new(&dout[first * width + head * head_dim..], width);
-        let queries = Matrix::new(&qkv[first * row + q..], row);
-        multiply([n_keys, head_dim, n], values, dout.transposed(), dweights, TILE, Onto::Replace);
-        softmax_backward(tile, dweights, n, scale);
+        let dout = &dout[first * width + head * head_dim..];
+        transpose(dout, width, n, &mut across);
+        multiply_small(&[n_keys, head_dim, TILE], values, Matrix::new(&across, TILE), dweights, TILE, Onto::Replace);
+        softmax_backward(tile, dweights, scale);
         let (tile, dscores) = (Matrix::new(tile, TILE), Matrix::new(dweights, TILE));
-        multiply([n, n_keys, head_dim], dscores.transposed(), keys, &mut dqkv[first * row + q..], row, Onto::Replace);
-        multiply([n_keys, n, head_dim], tile, dout, &mut dqkv[v..], row, Onto::Add);
-        multiply([n_keys, n, head_dim], dscores, queries, &mut dqkv[k..], row, Onto::Add);
+        let (queries, dout) = (Matrix::new(&qkv[first * row + q..], row), Matrix::new(dout, width));
+        let dqueries = &mut dqkv[first * row + q..];
+        multiply_small(&[n, n_keys, head_dim], dscores.transposed(), keys, dqueries, row, Onto::Replace);
+        multiply_small(&[n_keys, n, head_dim], tile, dout, &mut dqkv[v..], row, Onto::Add);
+        multiply_small(&[n_keys, n, head_dim], dscores, queries, &mut dqkv[k..], row, Onto::Add);
     }
 }
 
 simd! {
+    /// The first `n` rows, `stride` apart, as columns of a tile `[columns, 32]`; its other columns become 0.
+    fn transpose<F>(x: &[f32], stride: usize, n: usize, tile: &mut [f32]) {
+        for (i, row) in tile.chunks_exact_mut(TILE).enumerate() {
+            for (c, y) in row.iter_mut().enumerate() {
+                *y = if c < n { x[c * stride + i] } else { 0.0 };
+            }
+        }
+    }
+
     /// Turns the first `turned` numbers of each row, a position, head by head: feature i with feature i + head_dim / 2.
-    fn rotate<F>(rows: &mut [f32], [row, turned, head_dim]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) {
+    fn rotate<F>(rows: &mut [f32], sizes: &[usize; 3], cos: &[f32], sin: &[f32], sign: f32) {
+        let [row, turned, head_dim] = *sizes;
         let half = head_dim / 2;
         let angles = cos.chunks_exact(half).zip(sin.chunks_exact(half));
         for (row, (cos, sin)) in rows.chunks_exact_mut(row).zip(angles) {
@@ -240,12 +254,9 @@ simd! {
         }
     }
 
-    /// Gradient of the unscaled scores, in the place of that of the weights. Columns from `n` on become 0.
-    fn softmax_backward<F>(weights: &[f32], dweights: &mut [f32], n: usize, scale: f32) {
+    /// Gradient of the unscaled scores, in the place of that of the weights.
+    fn softmax_backward<F>(weights: &[f32], dweights: &mut [f32], scale: f32) {
         let mut along = [0.0; TILE];
-        for row in dweights.chunks_exact_mut(TILE) {
-            row[n..].fill(0.0);
-        }
         for (weight, dweight) in weights.chunks_exact(TILE).zip(dweights.chunks_exact(TILE)) {
             for c in 0..TILE {
                 along[c] = fma::<F>(weight[c], dweight[c], along[c]);

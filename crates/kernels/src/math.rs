@@ -56,8 +56,9 @@ pub(crate) fn fma<const F: bool>(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 fn polynomial<const F: bool, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     let mut sum = coefficients[N - 1];
-    for coefficient in coefficients.iter().rev().skip(1) {
-        sum = fma::<F>(sum, x, *coefficient);
+    // By index: the compiler sees through this form of the loop, and makes vectors of the loop around it.
+    for i in (0..N - 1).rev() {
+        sum = fma::<F>(sum, x, coefficients[i]);
     }
     sum
 }

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use gemm::Parallelism;
 
+use crate::math::{fma, simd};
+
 /// Room for numbers that the caller writes, all of them, before any is read: to fill it with zeros first would be a pass over
 /// memory.
 pub(crate) fn room(n: usize) -> Vec<f32> {
@@ -89,6 +91,72 @@ pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f
             false,
             parallelism,
         );
+    }
+}
+
+simd! {
+    /// The same as [`multiply`] where there is too little to multiply for packing to pay. b's rows must lie in order.
+    pub(crate) fn multiply_small<F>(
+        sizes: &[usize; 3],
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        out: &mut [f32],
+        stride: usize,
+        onto: Onto,
+    ) {
+        let [m, k, n] = *sizes;
+        assert!(b.column_stride == 1 && m > 0 && k > 0 && a.holds(m, k) && b.holds(k, n), "a matrix is out of bounds");
+        let mut j = 0;
+        while j < n {
+            let columns = [16, 4, 1].into_iter().find(|&columns| columns <= n - j).expect("1 is at most any number");
+            let b = Matrix { data: &b.data[j..], ..b };
+            let mut i = 0;
+            while i < m {
+                let rows = if m - i >= 8 { 8 } else { 1 };
+                let a = Matrix { data: &a.data[i * a.row_stride..], ..a };
+                let out = &mut out[i * stride + j..];
+                match (rows, columns) {
+                    (8, 16) => block::<F, 8, 16>(k, a, b, out, stride, onto),
+                    (8, 4) => block::<F, 8, 4>(k, a, b, out, stride, onto),
+                    (8, _) => block::<F, 8, 1>(k, a, b, out, stride, onto),
+                    (_, 16) => block::<F, 1, 16>(k, a, b, out, stride, onto),
+                    (_, 4) => block::<F, 1, 4>(k, a, b, out, stride, onto),
+                    _ => block::<F, 1, 1>(k, a, b, out, stride, onto),
+                }
+                i += rows;
+            }
+            j += columns;
+        }
+    }
+}
+
+/// The first `ROWS` rows and `COLUMNS` columns of a product: sums that stay in registers.
+#[inline(always)]
+fn block<const F: bool, const ROWS: usize, const COLUMNS: usize>(
+    k: usize,
+    a: Matrix,
+    b: Matrix,
+    out: &mut [f32],
+    stride: usize,
+    onto: Onto,
+) {
+    assert!(a.holds(ROWS, k) && b.holds(k, COLUMNS), "a block is out of bounds");
+    let mut sums = [[0.0; COLUMNS]; ROWS];
+    for p in 0..k {
+        // SAFETY: element (k - 1, COLUMNS - 1) lies within the slice, and this row before it.
+        let b = unsafe { b.data.as_ptr().add(p * b.row_stride).cast::<[f32; COLUMNS]>().read() };
+        for i in 0..ROWS {
+            // SAFETY: element (ROWS - 1, k - 1) lies within the slice, and this one before it.
+            let a = unsafe { *a.data.get_unchecked(i * a.row_stride + p * a.column_stride) };
+            for j in 0..COLUMNS {
+                sums[i][j] = fma::<F>(a, b[j], sums[i][j]);
+            }
+        }
+    }
+    for (i, sums) in sums.iter().enumerate() {
+        for (out, &sum) in out[i * stride..][..COLUMNS].iter_mut().zip(sums) {
+            *out = if onto == Onto::Add { *out + sum } else { sum };
+        }
     }
 }
 
