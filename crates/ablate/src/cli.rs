@@ -68,6 +68,12 @@ pub enum Command {
     Export(Export),
     /// Read a Llama or GPT-2 folder of Hugging Face transformers as a finished run, for `sample` and `export`
     Import(Import),
+    /// Answer the claims of articles and papers: supported, contradicted, or inconclusive at this scale
+    Claims(Claims),
+    /// Compare runs made anywhere; those that differ by their seed alone are one variant, the first is the reference
+    Compare(Compare),
+    /// Train a finished run again
+    Rerun(Rerun),
     /// Time the training step of a study's models, beside burn's own operations or PyTorch
     Bench(Bench),
     /// List, show, fetch and tokenize corpora
@@ -261,6 +267,50 @@ pub struct Tokenize {
     /// Folder to write; name it as `data.corpus` of a study
     #[arg(long)]
     pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Claims {
+    /// Names of claims in `experiments/claims/` [default: all]
+    pub names: Vec<String>,
+    /// How much to train: quick answers all claims within half an hour, full trains what the files say
+    #[arg(long, value_enum, default_value_t = Budget::Quick)]
+    pub budget: Budget,
+    /// Print the claims and train nothing
+    #[arg(long)]
+    pub list: bool,
+    /// Folder for results: runs go to OUT/claims-BUDGET, the answers to its claims.md
+    #[arg(long, default_value = "runs")]
+    pub out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Budget {
+    Quick,
+    Full,
+}
+
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// Folders of runs
+    #[arg(required = true, num_args = 2..)]
+    pub runs: Vec<PathBuf>,
+    /// Percent of perplexity within which a difference counts as none [default: that of the baseline]
+    #[arg(long, value_name = "PERCENT")]
+    pub margin: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("purpose").required(true).multiple(true))]
+pub struct Rerun {
+    /// Folder of a finished run
+    pub run: PathBuf,
+    /// Compare every loss and every weight with the first time, bit by bit; 1 if they differ
+    #[arg(long, group = "purpose")]
+    pub verify: bool,
+    /// Folder for the new run
+    #[arg(long, group = "purpose")]
+    pub out: Option<PathBuf>,
 }
 
 /// One run of a study, in a process of its own.

@@ -2,9 +2,11 @@
 
 mod bench;
 mod borrowed;
+mod claims;
 mod cli;
 mod corpora;
 mod processes;
+mod rerun;
 mod screen;
 mod stop;
 mod studies;
@@ -45,8 +47,8 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<u8> {
     match command {
         Command::Run(run) => {
-            let plan = plan(&run.study)?;
-            Ok(match processes::run_study(&plan, &run)? {
+            let mut plan = plan(&run.study)?;
+            Ok(match processes::run_study(&mut plan, &run)? {
                 Outcome::Ended => 0,
                 Outcome::SomeFailed => 1,
                 Outcome::AllDiverged => 3,
@@ -66,7 +68,11 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&format!("Report: {}\n", folder.join("report.html").display()))
         }
         Command::List => print(&list()?),
-        Command::Show(args) => print(&plan(&args)?.to_string()),
+        Command::Show(args) => {
+            let plan = plan(&args)?;
+            print(&format!("{plan}\n"))?;
+            print(&bench::forecast(&plan)?)
+        }
         Command::Sample(args) => {
             let sampling =
                 Sampling { prompt: args.prompt, n_tokens: args.tokens, temperature: args.temperature, seed: args.seed };
@@ -94,6 +100,12 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&format!("{}\n", args.out.display()))
         }
         Command::Bench(args) => bench::run(&args),
+        Command::Claims(args) => claims::run(&args),
+        Command::Compare(args) => {
+            let comparison = study::compare(&args.runs, args.margin.unwrap_or_else(study::default_margin))?;
+            print(&format!("{}\nAgainst the first:\n{}", comparison.plain(), comparison.changes()))
+        }
+        Command::Rerun(args) => rerun::run(&args),
         Command::Data(command) => corpora::dispatch(command),
         Command::Completions { shell } => {
             let mut script = vec![];

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use study::{Plan, Report};
+use study::{Plan, Report, differences};
 use train::{ConfigError, RunConfig, RunFolder, State, lock};
 
 use crate::borrowed::Borrowed;
@@ -62,25 +62,56 @@ enum View {
 }
 
 /// Trains what is missing of a study and writes its report.
-pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
+pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
     let configs = plan.runs();
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let most_at_once = args.jobs.map_or(cores, usize::from).min(configs.len());
-    check_memory(&configs, most_at_once)?;
+    check_memory(&configs, args.jobs.map_or(cores(), usize::from).min(configs.len()))?;
     let stop = stop::on_signal()?;
     let study_folder = args.out.join(&plan.study.name);
     fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
     let _lock = lock(&study_folder)?;
+    plan.study.write(&study_folder)?;
+    let (tuning, runs) = plan.tuning_runs();
+    if !runs.is_empty() {
+        let jobs = carry_out(plan, runs, &study_folder.join(tuning), args, &stop)?;
+        if jobs.iter().any(Job::is_stopped) {
+            print("\nStopped while learning rates were tuned.\n")?;
+            return Ok(Outcome::Stopped);
+        }
+        plan.choose_rates(&study_folder)?;
+        plan.study.write(&study_folder)?;
+    }
+    let jobs = carry_out(plan, plan.runs(), &study_folder, args, &stop)?;
+    let all_diverged = report(&jobs, &study_folder)?;
+    Ok(if jobs.iter().any(Job::is_stopped) {
+        Outcome::Stopped
+    } else if jobs.iter().any(|job| matches!(job.progress, Progress::Failed(_))) {
+        Outcome::SomeFailed
+    } else if all_diverged {
+        Outcome::AllDiverged
+    } else {
+        Outcome::Ended
+    })
+}
+
+/// Trains those of these runs that are not complete in `folder`.
+fn carry_out(
+    plan: &Plan,
+    configs: Vec<RunConfig>,
+    folder: &Path,
+    args: &cli::Run,
+    stop: &AtomicBool,
+) -> Result<Vec<Job>> {
+    let cores = cores();
+    let most_at_once = args.jobs.map_or(cores, usize::from);
+    let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
     let mut jobs = vec![];
     for config in configs {
-        let folder = RunFolder::within(&study_folder, &config.variant, config.seed);
-        let complete = set_up(&folder, &config, &study_folder)?;
+        let run_folder = RunFolder::within(folder, &config.variant, config.seed);
+        let complete = set_up(&run_folder, &config, folder)?;
         let progress = if complete { Progress::Complete } else { Progress::Waiting };
-        jobs.push(Job { config, folder, progress });
+        jobs.push(Job { config, folder: run_folder, progress });
     }
-    plan.study.write(&study_folder)?;
-
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = most_at_once.min(waiting.len()).max(1);
     let threads = (cores / at_once).max(1);
@@ -96,30 +127,24 @@ pub fn run_study(plan: &Plan, args: &cli::Run) -> Result<Outcome> {
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
     };
     if matches!(view, View::Plain) {
+        let name = &plan.study.name;
+        let what = if folder.ends_with(name) { name.clone() } else { format!("{name}, learning rates") };
         print(&format!(
-            "{}: {} variants x {} seeds, {} runs to do ({} complete), {at_once} at a time with {threads} thread(s)\n",
-            plan.study.name,
-            plan.study.variants.len(),
-            plan.study.seeds,
+            "{what}: {n_variants} variants, {n_runs} runs, {} to do ({} complete), {at_once} at a time with {threads} thread(s)\n",
             waiting.len(),
             jobs.len() - waiting.len(),
         ))?;
     }
-    let supervised = supervise(&mut jobs, waiting, at_once, threads, &mut view, &stop);
+    let supervised = supervise(&mut jobs, waiting, at_once, threads, &mut view, stop);
     // The terminal is given back before anything else is said.
     drop(view);
     supervised?;
-    let all_diverged = report(&jobs, &study_folder)?;
-    let any = |is: fn(&Progress) -> bool| jobs.iter().any(|job| is(&job.progress));
-    Ok(if any(|progress| matches!(progress, Progress::Stopped | Progress::Waiting)) {
-        Outcome::Stopped
-    } else if any(|progress| matches!(progress, Progress::Failed(_))) {
-        Outcome::SomeFailed
-    } else if all_diverged {
-        Outcome::AllDiverged
-    } else {
-        Outcome::Ended
-    })
+    Ok(jobs)
+}
+
+/// Processor cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// Refuses what cannot fit, before it drives other programs out of memory and before anything is written.
@@ -148,7 +173,7 @@ fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result
     let Some(status) = folder.status()? else { return Ok(false) };
     let earlier = match folder.config() {
         Ok(earlier) if earlier == *config => return Ok(matches!(status.state, State::Done | State::Diverged)),
-        Ok(earlier) => format!("a run of another configuration ({})", differences(&earlier, config)?),
+        Ok(earlier) => format!("a run of another configuration ({})", differences(&earlier, config).join("; ")),
         Err(_) => "a damaged run".to_string(),
     };
     let _lock = lock(&folder.path)?;
@@ -159,23 +184,6 @@ fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result
     moved.with_context(|| format!("{}: cannot be moved to {}", folder.path.display(), aside.display()))?;
     warn(&format!("{} held {earlier}; it is now in {}", folder.path.display(), aside.display()));
     Ok(false)
-}
-
-/// The keys that two configs do not share, as `train.steps = 40, now 800`.
-fn differences(earlier: &RunConfig, now: &RunConfig) -> Result<String> {
-    let (earlier, now) = (toml::Table::try_from(earlier)?, toml::Table::try_from(now)?);
-    let mut all = vec![];
-    for (section, value) in &now {
-        match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
-            (Some(now), Some(earlier)) => all.extend(now.iter().filter_map(|(key, value)| {
-                let before = earlier.get(key).filter(|before| *before != value)?;
-                Some(format!("{section}.{key} = {before}, now {value}"))
-            })),
-            _ if earlier.get(section) != Some(value) => all.push(format!("another {section}")),
-            _ => {}
-        }
-    }
-    Ok(all.join("; "))
 }
 
 /// Keeps `at_once` runs going until none is left or a stop is asked for.
@@ -221,6 +229,11 @@ fn supervise(
 impl Job {
     pub fn is_running(&self) -> bool {
         matches!(self.progress, Progress::Running(_))
+    }
+
+    /// Whether it was stopped, or never started for a stop.
+    fn is_stopped(&self) -> bool {
+        matches!(self.progress, Progress::Stopped | Progress::Waiting)
     }
 
     /// Takes note of its end.
@@ -287,7 +300,7 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
 }
 
 /// The command as typed, but for the path of the program.
-fn command_line() -> String {
+pub fn command_line() -> String {
     let quoted = |arg: String| if arg.contains([' ', '"', '\'', '$']) { format!("'{arg}'") } else { arg };
     std::iter::once("ablate".to_string())
         .chain(std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned())))

@@ -10,7 +10,12 @@ pub const FOLDER: &str = "experiments";
 
 /// Study files that can be named, with their names.
 pub fn all() -> Vec<(String, PathBuf)> {
-    let entries = std::fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
+    in_folder(Path::new(FOLDER))
+}
+
+/// The study files of a folder by name.
+pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<(String, PathBuf)> = entries
         .filter(|path| path.is_file() && path.extension().is_some_and(|extension| extension == "toml"))
         .filter_map(|path| Some((path.file_stem()?.to_str()?.to_string(), path)))

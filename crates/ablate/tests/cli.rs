@@ -91,7 +91,7 @@ fn metrics(run: &Path) -> Vec<Value> {
 fn a_study_trains_compares_and_is_not_trained_twice() {
     let place = Place::new();
     let text = place.ok(&["small"]);
-    assert!(text.contains("small: 2 variants x 2 seeds, 4 runs to do (0 complete)"), "{text}");
+    assert!(text.contains("small: 2 variants, 4 runs, 4 to do (0 complete)"), "{text}");
     assert!(text.contains("swiglu/seed-1  step 12/12 valid loss "), "{text}");
     for file in ["report.html", "report.md", "results.csv", "results.json"] {
         assert!(place.path("runs/small").join(file).is_file(), "{file}");
@@ -110,9 +110,9 @@ fn a_study_trains_compares_and_is_not_trained_twice() {
     assert_eq!(last["loss"].as_f64(), Some(loss));
 
     let again = place.ok(&["run", "small"]);
-    assert!(again.contains("0 runs to do (4 complete)"), "{again}");
+    assert!(again.contains("4 runs, 0 to do (4 complete)"), "{again}");
     let more = place.ok(&["small", "--seeds", "3"]);
-    assert!(more.contains("2 runs to do (4 complete)"), "{more}");
+    assert!(more.contains("6 runs, 2 to do (4 complete)"), "{more}");
     place.ok(&["report", "small"]);
     let results: Value = serde_json::from_slice(&fs::read(place.path("runs/small/results.json")).unwrap()).unwrap();
     assert_eq!(results["rows"][1]["difference"]["n"], 3);
@@ -185,7 +185,7 @@ fn divergence_is_a_result() {
     let study = STUDY.to_string() + "train.lr = 1e30\ntrain.grad_clip = 1e30\n";
     fs::write(place.path("experiments/small.toml"), &study).unwrap();
     let text = place.ok(&["small"]);
-    assert!(text.contains("swiglu: 2 runs diverged and left out of the figures."), "{text}");
+    assert!(text.contains("swiglu: 2 runs diverged, in steps "), "{text}");
     let status = fs::read_to_string(place.path("runs/small/swiglu/seed-0/status.json")).unwrap();
     assert!(status.contains("\"diverged\"") && status.contains("not a finite number at step"), "{status}");
     assert!(place.ok(&["small"]).contains("4 complete"));
@@ -431,7 +431,7 @@ fn check_stop(target: impl Fn(u32) -> String, signal: &str) {
     assert_eq!(child.wait().unwrap().code(), Some(75));
     let status = fs::read_to_string(run.join("status.json")).unwrap();
     assert!(status.contains("\"stopped\""), "{status}");
-    assert!(place.ok(&["small", "--seeds", "1"]).contains("2 runs to do"));
+    assert!(place.ok(&["small", "--seeds", "1"]).contains("2 runs, 2 to do"));
 }
 
 #[test]
@@ -579,9 +579,115 @@ fn steps_are_timed() {
     }
     let results: Value = serde_json::from_slice(&fs::read(place.path("bench.json")).unwrap()).unwrap();
     assert_eq!(results[1]["contestants"][1]["turns"].as_array().unwrap().len(), 2);
+    assert!(results[0]["contestants"][0]["parts"]["matrices"].as_f64().unwrap() > 0.0, "{table}");
+    assert!(table.contains("of a large matrix product"), "{table}");
+    let parts = place.ok(&["bench", "small", "--parts", "--steps-per-turn", "1"]);
+    assert!(parts.contains("rmsnorm") && parts.contains("gelu_tanh"), "{parts}");
+    let growth = place.ok(&["bench", "small", "--scaling", "--steps-per-turn", "1"]);
+    assert!(growth.contains("exponent of the time"), "{growth}");
+    let whole = place.ok(&["bench", "small", "--study"]);
+    assert!(whole.contains("This study, 4 runs"), "{whole}");
+    assert!(!place.path("runs").exists(), "it was measured, not kept");
     // Without PyTorch, one sentence says so.
     let mut command = place.ablate(&["bench", "small", "--against", "pytorch", "--turns", "1"]);
     let output = command.env("PATH", place.dir.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("python3 cannot be run"), "{output:?}");
+}
+
+#[test]
+fn rates_are_tuned_on_seeds_of_their_own() {
+    let place = Place::new();
+    let study = STUDY.replacen("[[variant]]", "[train.lr]\nsweep = [1e-3, 3e-3, 1e-2]\n\n[[variant]]", 1);
+    fs::write(place.path("experiments/tuned.toml"), format!("tuning_seeds = 1\n{study}")).unwrap();
+    let plan = place.ok(&["show", "tuned"]);
+    assert!(
+        plan.contains("before that 6 runs, 1 for each variant and rate, choose among 0.001, 0.003, 0.01"),
+        "{plan}"
+    );
+    assert!(plan.contains("MB on disk"), "{plan}");
+    let text = place.ok(&["tuned"]);
+    for part in ["tuned, learning rates: 2 variants, 6 runs", "each at its own best learning rate", "largest stable"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let study: Value = serde_json::from_slice(&fs::read(place.path("runs/tuned/study.json")).unwrap()).unwrap();
+    for i in 0..2 {
+        let name = study["variants"][i]["name"].as_str().unwrap();
+        let config = fs::read_to_string(place.path(&format!("runs/tuned/{name}/seed-1/config.toml"))).unwrap();
+        let lr = study["variants"][i]["lr"].as_f64().unwrap();
+        let own: toml::Table = toml::from_str(&config).unwrap();
+        assert_eq!(own["train"]["lr"].as_float(), Some(lr), "{config}");
+        assert!(place.path(&format!("runs/tuned/tuning/{name}-lr-{lr}/seed-10000/metrics.jsonl")).is_file());
+    }
+    assert!(place.ok(&["tuned"]).contains("4 runs, 0 to do (4 complete)"));
+    let report = place.ok(&["report", "tuned"]);
+    assert!(report.contains("loss by learning rate"), "{report}");
+    // A rate that is given ends the search.
+    let given = place.ok(&["tuned", "--set", "train.lr=2e-3"]);
+    assert!(given.contains("at rates as written") && !given.contains("loss by learning rate"), "{given}");
+    place.fails(&["tuned", "--set", "train.lr.sweep=[3e-3, 1e-3, 2e-3]"], 2, "must be three or more rising rates");
+}
+
+#[test]
+fn a_grid_gives_effects() {
+    let place = Place::new();
+    let (head, _) = STUDY.split_once("[[variant]]").unwrap();
+    let grid = format!("{head}\n[grid]\nmodel.norm = [\"layernorm\", \"rmsnorm\"]\nmodel.ffn = [\"gelu\", \"relu\"]\n");
+    fs::write(place.path("experiments/grid.toml"), grid).unwrap();
+    let text = place.ok(&["grid"]);
+    for part in ["gelu-layernorm", "relu-rmsnorm", "norm: rmsnorm", "ffn: relu x norm: rmsnorm"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let bad = format!("{head}\n[grid]\nmodel.norm = \"layernorm\"\n");
+    fs::write(place.path("experiments/bad.toml"), bad).unwrap();
+    place.fails(&["bad"], 2, "must be a list of two values or more");
+}
+
+#[test]
+fn runs_are_compared_and_repeated() {
+    let place = Place::new();
+    place.ok(&["small"]);
+    let run = |name: &str| place.path("runs/small").join(name).display().to_string();
+    let names = ["baseline/seed-0", "swiglu/seed-0", "baseline/seed-1", "swiglu/seed-1"].map(run);
+    let text = place.ok(&[&["compare"], names.each_ref().map(String::as_str).as_slice()].concat());
+    assert!(text.contains("swiglu: model.d_ff = ") && text.contains("model.ffn = \"gelu\", now \"swiglu\""), "{text}");
+    assert!(text.contains("of 2 seeds") && !text.contains("not finished"), "{text}");
+    assert!(place.ok(&["rerun", &names[0], "--verify"]).contains("the same bits in every loss and every weight"));
+    // A loss that is not what it was is found.
+    let metrics = place.path("runs/small/baseline/seed-0/metrics.jsonl");
+    let text = fs::read_to_string(&metrics).unwrap();
+    let at = text.find("\"loss\":").unwrap() + 10;
+    let digit = if &text[at..=at] == "1" { "2" } else { "1" };
+    fs::write(&metrics, format!("{}{digit}{}", &text[..at], &text[at + 1..])).unwrap();
+    let output = place.ablate(&["rerun", &names[0], "--verify"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    place.fails(&["compare", &names[0], "runs/nothing"], 5, "is not the folder of a run");
+    place.ok(&["small", "--seeds", "1", "--steps", "6", "--out", "shorter"]);
+    let shorter = place.path("shorter/small/swiglu/seed-0").display().to_string();
+    place.fails(&["compare", &names[0], &shorter], 2, "has another number of steps than");
+}
+
+#[test]
+fn claims_are_answered() {
+    let place = Place::new();
+    fs::create_dir(place.path("experiments/claims")).unwrap();
+    for name in ["n3-rmsnorm-shift", "w1-rope-compute", "f1-swiglu-relu"] {
+        let file = format!("experiments/claims/{name}.toml");
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(&file)).unwrap();
+        let tiny = "train.steps = 4\ntrain.batch_size = 1\nmodel.seq_len = 16\ndata.corpus = \"text.txt\"";
+        fs::write(
+            place.path(&file),
+            text.replace("train.steps = 300", tiny).replace("eval_every = 300", "eval_every = 4"),
+        )
+        .unwrap();
+    }
+    let list = place.ok(&["claims", "--list"]);
+    assert_eq!(list.lines().count(), 3, "{list}");
+    let text = place.ok(&["claims", "n3-rmsnorm-shift", "w1-rope-compute"]);
+    assert_eq!(text.matches(": contradicted").count(), 2, "{text}");
+    let text = place.ok(&["claims"]);
+    assert!(text.contains("f1-swiglu-relu: "), "{text}");
+    let answers = fs::read_to_string(place.path("runs/claims-quick/claims.md")).unwrap();
+    assert!(answers.contains("with RMSNorm") && answers.contains("95% interval"), "{answers}");
+    place.fails(&["claims", "f1-swiglu"], 2, "there is no claim `f1-swiglu`; the nearest is `f1-swiglu-relu`");
 }

@@ -7,10 +7,12 @@ use data::{Account, Class};
 use serde::Serialize;
 use train::State;
 
-use crate::plan::Study;
+use crate::factorial::{Effect, effects};
+use crate::plan::{Study, Variant};
+use crate::rates::RateCurve;
 use crate::results::{RunResult, StudyResults};
 use crate::settings::Matching;
-use crate::stats::{Paired, mean_and_deviation};
+use crate::stats::{Paired, Verdict, holm, mean_and_deviation};
 use crate::table::Table;
 
 /// Everything that tables, pages and files say about a study.
@@ -25,6 +27,12 @@ pub struct Comparison {
     account: Option<Account>,
     /// Whether all runs are of one commit and one kind of processor.
     same_program: bool,
+    /// Of a study with a sweep: each variant's loss by learning rate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) curves: Vec<RateCurve>,
+    /// Of a study with a grid: main effects and interactions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    effects: Vec<Effect>,
 }
 
 /// One variant against the reference. Losses are in nats per token, at the last step.
@@ -34,9 +42,11 @@ pub(crate) struct Row {
     n_params: Option<usize>,
     flops_per_token: Option<usize>,
     n_done: usize,
-    n_diverged: usize,
+    pub(crate) n_diverged: usize,
+    /// The steps in which runs diverged.
+    diverged_at: Vec<usize>,
     n_unfinished: usize,
-    loss: Option<f64>,
+    pub(crate) loss: Option<f64>,
     /// Standard deviation of the loss over seeds.
     loss_deviation: Option<f64>,
     /// exp of the mean loss.
@@ -59,32 +69,43 @@ pub(crate) struct Row {
     tokens_per_second: Option<f64>,
     roughness: Option<f64>,
     /// Difference in loss to the reference, paired by seed.
-    difference: Option<Paired>,
+    pub(crate) difference: Option<Paired>,
+    /// Its p, adjusted for all comparisons of the study.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adjusted_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<Verdict>,
     /// Difference in roughness to the reference, paired by seed.
-    roughness_difference: Option<Paired>,
+    pub(crate) roughness_difference: Option<Paired>,
+    /// Difference in the logarithm of tokens per second to the reference, paired by seed.
+    #[serde(skip)]
+    pub(crate) speed_difference: Option<Paired>,
+    /// Difference in validation loss less late training loss to the reference, paired by seed.
+    #[serde(skip)]
+    pub(crate) gap_difference: Option<Paired>,
 }
 
 impl Comparison {
     /// Compares every variant with the first.
     pub(crate) fn of(results: &StudyResults) -> Self {
-        let StudyResults { study, runs } = results;
+        let StudyResults { study, runs, curves } = results;
         let rows = study.variants.iter().zip(runs).enumerate().map(|(i, (variant, own))| {
             let reference = (i > 0).then_some(runs[0].as_slice());
             Row::of(&variant.name, own, reference, study.seeds)
         });
+        let mut rows: Vec<Row> = rows.collect();
+        judge(&mut rows, study.bounds());
         let program = |run: &RunResult| (run.meta.commit.clone(), run.meta.cpu.clone());
         let first = runs.iter().flatten().next().map(program);
         Comparison {
             study: study.clone(),
-            rows: rows.collect(),
+            rows,
+            curves: curves.clone(),
+            effects: effects(study, runs),
             split_rule: runs.iter().flatten().next().map(|run| run.meta.split_rule.clone()),
             account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
             same_program: runs.iter().flatten().all(|run| Some(program(run)) == first),
         }
-    }
-
-    fn reference(&self) -> &str {
-        &self.rows[0].variant
     }
 
     /// Whether no run came to its end and some diverged.
@@ -93,8 +114,8 @@ impl Comparison {
     }
 
     /// What was found, one sentence a variant.
-    pub(crate) fn sentences(&self) -> Vec<String> {
-        self.rows[1..].iter().map(|row| row.sentence(self.reference())).collect()
+    pub fn sentences(&self) -> Vec<String> {
+        self.rows[1..].iter().map(|row| row.sentence(&self.rows[0], &self.study)).collect()
     }
 
     /// Reservations that belong beside the figures.
@@ -103,13 +124,40 @@ impl Comparison {
         if self.study.matching == Matching::Width {
             notes.push("Budgets are unmatched (match = \"width\"): compare the parameters too.".to_string());
         }
-        if self.rows.len() > 2 {
-            let n = self.rows.len() - 1;
-            notes.push(format!("Intervals are for each comparison by itself, not adjusted for the {n} of them."));
+        notes.push(match &self.study.sweep {
+            Some(sweep) => format!(
+                "Learning rates are tuned for each variant: {} rates, {} of their own at each.",
+                sweep.rates.len(),
+                if sweep.seeds == 1 { "a seed".into() } else { format!("{} seeds", sweep.seeds) }
+            ),
+            None => "Learning rates are not tuned: all variants train with the rates that the study gives.".into(),
+        });
+        for (row, curve) in self.rows.iter().zip(&self.curves).filter(|(_, curve)| curve.is_at_edge()) {
+            let best = curve.best().unwrap_or_default();
+            notes.push(format!(
+                "{}: the best rate, {best}, lies at an edge of the sweep: a better one may lie beyond.",
+                row.variant
+            ));
+        }
+        let n_compared = self.rows[1..].iter().filter(|row| row.adjusted_p.is_some()).count();
+        if n_compared > 1 {
+            notes.push(format!(
+                "Verdicts are adjusted for the {n_compared} comparisons (Holm), so that the chance of any false one is 5%; \
+                 intervals are of each comparison by itself."
+            ));
+        }
+        let reference = &self.rows[0];
+        if let Some(deviation) = reference.loss_deviation {
+            notes.push(format!(
+                "Noise: from seed to seed the loss of {} varies by ±{deviation:.4} nats ({:.2}% of perplexity); differences \
+                 are taken between runs of one seed.",
+                reference.variant,
+                percent(deviation)
+            ));
         }
         for row in &self.rows {
             if row.n_diverged > 0 {
-                notes.push(format!("{}: {} diverged and left out of the figures.", row.variant, runs(row.n_diverged)));
+                notes.push(format!("{}: {} and left out of the figures.", row.variant, row.divergence()));
             }
             if row.n_unfinished > 0 {
                 notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
@@ -144,6 +192,7 @@ impl Comparison {
             "perplexity",
             "ppl difference [95%]",
             "seeds better",
+            "verdict",
             "tokens/s",
         ]);
         for row in &self.rows {
@@ -162,6 +211,7 @@ impl Comparison {
                 show(row.perplexity, |ppl| format!("{ppl:.3}")),
                 show(row.difference, |d| difference(&d, |nats| format!("{:+.2}%", percent(nats)))),
                 show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
+                show(row.verdict, |verdict| verdict.word().into()),
                 show(row.tokens_per_second, |speed| grouped(speed.round() as usize)),
             ]);
         }
@@ -219,6 +269,43 @@ impl Comparison {
         Some(table)
     }
 
+    /// The last validation loss at each rate of a sweep.
+    pub(crate) fn rates(&self) -> Option<Table> {
+        let sweep = self.study.sweep.as_ref()?;
+        let names = sweep.rates.iter().map(|rate| rate.to_string());
+        let header = ["loss by learning rate".to_string()].into_iter().chain(names);
+        let header = header.chain(["best", "usable (within 1%)", "largest stable"].map(String::from)).collect();
+        let mut table = Table { header, rows: vec![] };
+        for (row, curve) in self.rows.iter().zip(&self.curves) {
+            let cells = curve.points.iter().map(|point| {
+                let diverged =
+                    if point.n_diverged > 0 { format!(" ({} diverged)", point.n_diverged) } else { String::new() };
+                show(point.loss, |loss| format!("{loss:.4}")) + &diverged
+            });
+            let usable = show(curve.usable(), |(low, high)| format!("{low} to {high} (x{:.1})", high / low));
+            let ends =
+                [show(curve.best(), |lr| lr.to_string()), usable, show(curve.largest_stable(), |lr| lr.to_string())];
+            table.rows.push([row.variant.clone()].into_iter().chain(cells).chain(ends).collect());
+        }
+        Some(table)
+    }
+
+    /// What each factor of a grid does, and what two of them do together.
+    pub(crate) fn effects(&self) -> Option<Table> {
+        self.effects.first()?;
+        let mut table =
+            Table::new(&["effect", "ppl difference [95%]", "seeds lower", "verdict (Holm over the effects)"]);
+        for effect in &self.effects {
+            table.rows.push(vec![
+                effect.name.clone(),
+                difference(&effect.difference, |nats| format!("{:+.2}%", percent(nats))),
+                format!("{} of {}", effect.difference.n_lower, effect.difference.n),
+                show(effect.verdict, |verdict| verdict.word().into()),
+            ]);
+        }
+        Some(table)
+    }
+
     /// What the models know by heart, on a text of facts.
     pub(crate) fn knowledge(&self) -> Option<Table> {
         let bits = self.account.as_ref()?.fact_nats? / LN_2;
@@ -244,11 +331,17 @@ impl Comparison {
         looking, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
         quadratic over 11 steps, on the first 10% of steps.";
 
+    /// What each variant changes, a line each.
+    pub fn changes(&self) -> String {
+        let line = |variant: &Variant| format!("{}: {}\n", variant.name, variant.changes.join("; "));
+        self.study.variants[1..].iter().map(line).collect()
+    }
+
     /// The comparison as text for a terminal.
     pub fn plain(&self) -> String {
         let mut text = format!("{}\n", self.table().plain());
-        if let Some(knowledge) = self.knowledge() {
-            text += &format!("{}\n", knowledge.plain());
+        for table in [self.rates(), self.effects(), self.knowledge()].into_iter().flatten() {
+            text += &format!("{}\n", table.plain());
         }
         for line in self.sentences().iter().chain(&self.notes()) {
             text += &format!("{line}\n");
@@ -285,7 +378,8 @@ impl Row {
             flops_per_token: runs.first().map(|run| run.meta.flops_per_token),
             n_done,
             n_diverged,
-            n_unfinished: seeds - n_done - n_diverged,
+            diverged_at: runs.iter().filter(|run| run.state == State::Diverged).map(|run| run.step).collect(),
+            n_unfinished: seeds.max(runs.len()) - n_done - n_diverged,
             loss: losses.map(|(mean, _)| mean),
             loss_deviation: losses.and_then(|(_, deviation)| deviation),
             perplexity: losses.map(|(mean, _)| mean.exp()),
@@ -298,33 +392,52 @@ impl Row {
             tokens_per_second: mean(each(&RunResult::tokens_per_second)),
             roughness: mean(each(&RunResult::roughness)),
             difference: pairs(&loss),
+            adjusted_p: None,
+            verdict: None,
             roughness_difference: pairs(&RunResult::roughness),
+            speed_difference: pairs(&|run| run.tokens_per_second().map(f64::ln)),
+            gap_difference: pairs(&RunResult::gap),
         }
     }
 
-    fn sentence(&self, reference: &str) -> String {
-        let name = &self.variant;
+    fn sentence(&self, reference: &Row, study: &Study) -> String {
+        let (name, against) = (&self.variant, &reference.variant);
         let Some(difference) = self.difference else {
-            return format!("{name}: no seed is finished for both it and {reference}, so nothing can be said.");
+            let said = if self.n_diverged > 0 { format!("{} ", self.divergence()) } else { String::new() };
+            let nothing = format!("no seed is finished for both it and {against}, so nothing can be said of its loss.");
+            return format!("{name}: {said}{}{nothing}", if said.is_empty() { "" } else { "and " });
         };
         let size = format!(
             "{:.2}% {}",
             percent(difference.mean).abs(),
             if difference.mean < 0.0 { "lower" } else { "higher" }
         );
-        let seeds = format!("in {} of {} seeds", difference.n_lower, difference.n);
-        let mut text = match difference.interval {
-            None => format!("No verdict on {name}, for one seed decides nothing: perplexity {size} than {reference}."),
-            Some((low, high)) => {
+        let mut text = match (difference.interval, self.verdict) {
+            (Some((low, high)), Some(verdict)) => {
                 let interval = format!("95% interval {:+.2}% to {:+.2}%", percent(low), percent(high));
-                // Seeds that diverged are in no difference: those that are left cannot speak for a variant that loses some.
-                let verdict = match (low > 0.0, high < 0.0) {
-                    (true, _) => "is worse than",
-                    (_, true) if self.n_diverged == 0 => "is better than",
-                    _ => "is undecided against",
-                };
-                format!("{name} {verdict} {reference}: perplexity {size} ({interval}), lower {seeds}.")
+                let found = format!(
+                    "perplexity {size} ({interval}), lower in {} of {} seeds",
+                    difference.n_lower, difference.n
+                );
+                let terms = study.terms();
+                match verdict {
+                    Verdict::Better => format!("{name} is better than {against}: {found}, {terms}."),
+                    Verdict::Worse => format!("{name} is worse than {against}: {found}, {terms}."),
+                    Verdict::Equivalent => {
+                        let margin = study.margin;
+                        format!("{name} is equivalent to {against} within {margin}% of perplexity: {found}, {terms}.")
+                    }
+                    Verdict::Undecided { more_seeds } => {
+                        let more = match more_seeds {
+                            Some(1) => "; 1 more seed would be needed".into(),
+                            Some(n) => format!("; {} more seeds would be needed", grouped(n)),
+                            None => String::new(),
+                        };
+                        format!("{name} is undecided against {against}: {found}, {terms}{more}.")
+                    }
+                }
             }
+            _ => format!("No verdict on {name}, for one seed decides nothing: perplexity {size} than {against}."),
         };
         if let Some(Paired { mean, interval: Some((low, high)), .. }) = self.knowledge_difference {
             let word = if mean < 0.0 { "fewer" } else { "more" };
@@ -332,9 +445,9 @@ impl Row {
                 &format!(" It knows {:.0} bits {word} by heart (95% interval {low:+.0} to {high:+.0}).", mean.abs());
         }
         if self.n_diverged > 0 {
-            text += &format!(" But {} diverged.", runs(self.n_diverged));
+            text += &format!(" But {}.", self.divergence());
         }
-        if let Some(Paired { mean, interval: Some((low, high)), n_lower, n }) = self.roughness_difference {
+        if let Some(Paired { mean, interval: Some((low, high)), n_lower, n, .. }) = self.roughness_difference {
             let word = match (low > 0.0, high < 0.0) {
                 (true, _) => "rougher",
                 (_, true) => "smoother",
@@ -346,6 +459,48 @@ impl Row {
             );
         }
         text
+    }
+}
+
+impl Row {
+    /// What is said of runs that diverged.
+    fn divergence(&self) -> String {
+        let steps: Vec<String> = self.diverged_at.iter().map(|step| grouped(*step)).collect();
+        let word = if steps.len() == 1 { "step" } else { "steps" };
+        format!("{} diverged, in {word} {}", runs(self.n_diverged), steps.join(", "))
+    }
+}
+
+/// Adjusts for the number of comparisons, and gives each its verdict.
+fn judge(rows: &mut [Row], bounds: (f64, f64)) {
+    let compared = |row: &&mut Row| row.difference.is_some_and(|difference| difference.p.is_some());
+    let mut compared: Vec<&mut Row> = rows.iter_mut().filter(compared).collect();
+    let p: Vec<f64> = compared.iter().filter_map(|row| row.difference?.p).collect();
+    for (row, adjusted) in compared.iter_mut().zip(holm(&p)) {
+        row.adjusted_p = Some(adjusted);
+        row.verdict = row.difference.and_then(|difference| difference.verdict(adjusted, p.len(), bounds));
+        // Seeds that diverged are in no difference: those that are left cannot speak for a variant that loses some.
+        if row.n_diverged > 0 && matches!(row.verdict, Some(Verdict::Better | Verdict::Equivalent)) {
+            row.verdict = Some(Verdict::Undecided { more_seeds: None });
+        }
+    }
+}
+
+impl Study {
+    /// The differences in nats within which one counts as none.
+    pub(crate) fn bounds(&self) -> (f64, f64) {
+        ((-self.margin / 100.0).ln_1p(), (self.margin / 100.0).ln_1p())
+    }
+
+    /// On what terms variants were compared, in words.
+    fn terms(&self) -> String {
+        let budgets = match self.matching {
+            Matching::Params => "at equal parameters",
+            Matching::Flops => "at equal FLOPs",
+            Matching::Width => "at widths as written",
+        };
+        let rates = if self.sweep.is_some() { "each at its own best learning rate" } else { "at rates as written" };
+        format!("{budgets}, {rates}")
     }
 }
 
@@ -383,7 +538,6 @@ pub fn grouped(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Variant;
     use crate::plan::tests::plan;
     use data::{ClassAccount, Split};
     use train::{Meta, MetricLine};
@@ -428,22 +582,37 @@ mod tests {
             account: Some(account),
             started: 0,
         };
-        RunResult { state, config: train::RunConfig { variant: variant.into(), seed, ..config }, meta, metrics }
+        RunResult {
+            state,
+            step: 57,
+            config: train::RunConfig { variant: variant.into(), seed, ..config },
+            meta,
+            metrics,
+        }
     }
 
     fn results(variants: &[(&str, &[(State, f64)])]) -> StudyResults {
         let runs = |(name, runs): &(&str, &[(State, f64)])| {
             (0..).zip(runs.iter()).map(|(seed, (state, loss))| run(name, seed, *state, *loss)).collect()
         };
-        let variant = |(name, _): &(&str, _)| Variant { name: name.to_string(), changes: vec![], d_ff: 512 };
+        let variant = |(name, _): &(&str, _)| Variant {
+            name: name.to_string(),
+            changes: vec![],
+            d_ff: 512,
+            levels: vec![],
+            lr: None,
+        };
         let study = Study {
             name: "study".into(),
             description: "A study.".into(),
             matching: Matching::Params,
+            margin: 0.5,
             seeds: 3,
+            grid: vec![],
+            sweep: None,
             variants: variants.iter().map(variant).collect(),
         };
-        StudyResults { study, runs: variants.iter().map(runs).collect() }
+        StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![] }
     }
 
     #[test]
@@ -454,6 +623,7 @@ mod tests {
             ("better", &[(Done, 1.45), (Done, 1.471), (Done, 1.459)]),
             ("worse", &[(Done, 1.55), (Done, 1.571), (Done, 1.559)]),
             ("undecided", &[(Done, 1.49), (Done, 1.521), (Done, 1.511)]),
+            ("equivalent", &[(Done, 1.5001), (Done, 1.5203), (Done, 1.5098)]),
             ("single", &[(Done, 1.49), (Diverged, 3.0), (Running, 2.0)]),
             ("survivor", &[(Done, 1.45), (Done, 1.471), (Diverged, 3.0)]),
             ("none", &[(Diverged, 3.0)]),

@@ -1,20 +1,26 @@
 //! Many runs: what a study compares, how its budgets are made equal, and what its results say. It touches no tensor.
 
+mod claim;
 mod compare;
+mod factorial;
 mod overrides;
 mod plan;
+mod rates;
 mod report;
 mod results;
 mod roughness;
+mod runs;
 mod settings;
 mod show;
 mod stats;
 mod table;
 
+pub use claim::{Answer, Claim, Finding};
 pub use compare::{Comparison, grouped};
 pub use overrides::{Override, nearest};
-pub use plan::{Plan, Study, Variant, description};
+pub use plan::{Factor, Plan, Study, Sweep, Variant, description};
 pub use report::Report;
-pub use settings::{Matching, baseline};
+pub use runs::{compare, differences};
+pub use settings::{Matching, baseline, default_margin};
 pub use stats::median;
 pub use table::Table;

@@ -27,6 +27,20 @@ pub(crate) struct VariantText {
     pub(crate) name: String,
     pub(crate) overrides: Vec<Override>,
     pub(crate) origin: String,
+    /// Of a variant of the grid: the index of its level of each factor.
+    pub(crate) levels: Vec<usize>,
+}
+
+/// The key of the rates among which each variant's is chosen.
+pub(crate) const SWEEP: &str = "train.lr.sweep";
+
+/// What a study file says.
+pub(crate) struct StudyText {
+    /// Keys of all variants.
+    pub(crate) own: Vec<Override>,
+    pub(crate) variants: Vec<VariantText>,
+    /// The factors of `[grid]`, each with its levels.
+    pub(crate) grid: Vec<Vec<Override>>,
 }
 
 impl Override {
@@ -52,7 +66,38 @@ impl Override {
         Override { key: key.into(), value: Value::Integer(value.into()), origin: option.into() }
     }
 
-    fn error(&self, problem: impl std::fmt::Display) -> ConfigError {
+    /// The rates of a sweep.
+    ///
+    /// # Errors
+    /// Anything but a rising list of three positive numbers or more.
+    pub(crate) fn rates(&self) -> Result<Vec<f64>, ConfigError> {
+        let number = |value: &Value| value.as_float().or(value.as_integer().map(|whole| whole as f64));
+        let rates: Option<Vec<f64>> = self.value.as_array().and_then(|values| values.iter().map(number).collect());
+        let is_rising = |rates: &Vec<f64>| rates[0] > 0.0 && rates.windows(2).all(|pair| pair[0] < pair[1]);
+        rates
+            .filter(|rates| rates.len() > 2 && is_rising(rates) && rates.iter().all(|rate| rate.is_finite()))
+            .ok_or_else(|| {
+                self.error(format!(
+                    "{SWEEP} = {}: must be three or more rising rates, as in [1e-3, 3e-3, 1e-2]",
+                    short(&self.value)
+                ))
+            })
+    }
+
+    /// The same key with another number.
+    pub(crate) fn with(&self, key: &str, value: f64) -> Self {
+        Override { key: key.into(), value: Value::Float(value), origin: self.origin.clone() }
+    }
+
+    /// A level of a factor in the name of a variant: a word as it is, anything else behind the key.
+    fn level_name(&self) -> String {
+        match &self.value {
+            Value::String(word) => word.clone(),
+            other => format!("{}{other}", self.key.rsplit('.').next().unwrap_or_default()).replace('.', "_"),
+        }
+    }
+
+    pub(crate) fn error(&self, problem: impl std::fmt::Display) -> ConfigError {
         ConfigError(format!("{}: {problem}", self.origin))
     }
 }
@@ -121,6 +166,11 @@ impl Overlay {
         Ok(())
     }
 
+    /// Names the reference of a grid.
+    pub(crate) fn set_reference(&mut self, name: &str) {
+        self.table.insert("reference".into(), Value::String(name.into()));
+    }
+
     /// The same error behind the place where the key it names was last set, if it was set here.
     pub(crate) fn blame(&self, error: &ConfigError) -> Option<ConfigError> {
         let culprit = self.applied.iter().rev().find(|change| error.0.contains(&change.key))?;
@@ -139,6 +189,9 @@ impl Overlay {
         if change.key == "model.d_ff" && matching != "width" {
             let free = "to set it, write match = \"width\" at the top";
             return Err(change.error(format!("model.d_ff is chosen by match = \"{matching}\"; {free}")));
+        }
+        if change.key == SWEEP {
+            return Err(change.error("the rates of a sweep are the same for all variants; write them at the top"));
         }
         let section = change.key.split('.').next().unwrap_or_default();
         if self.table.get(section).is_some_and(|value| !value.is_table()) {
@@ -162,19 +215,25 @@ impl Overlay {
     }
 }
 
-/// Reads a study file into its own overrides and those of its variants.
+/// Reads a study file into its own overrides, those of its variants, and its grid.
 ///
 /// # Errors
-/// Broken TOML, or a variant without a name.
-pub(crate) fn parse(text: &str, file: &str) -> Result<(Vec<Override>, Vec<VariantText>), ConfigError> {
+/// Broken TOML, a variant without a name, a factor without levels.
+pub(crate) fn parse(text: &str, file: &str) -> Result<StudyText, ConfigError> {
     let document = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_of(text, span.start));
         ConfigError(format!("{file}:{line}: {}", error.message().replace('\n', " ")))
     })?;
     let reader = Reader { text, file };
-    let (mut own, mut variants) = (vec![], vec![]);
+    let (mut own, mut variants, mut factors) = (vec![], vec![], vec![]);
     for (key, value) in document.get_ref() {
-        if key.get_ref() == "variant" {
+        if key.get_ref() == "claim" {
+            // What the study is made for; see `claim.rs`.
+        } else if key.get_ref() == "grid" {
+            for (key, value) in value.get_ref().as_table().into_iter().flat_map(|table| table.iter()) {
+                reader.flatten(key.get_ref(), key.span().start, value, &mut factors);
+            }
+        } else if key.get_ref() == "variant" {
             let place = reader.origin(key.span().start);
             let array = value.get_ref().as_array().ok_or_else(|| {
                 ConfigError(format!("{place}: a variant is a table that starts with [[variant]], in double brackets"))
@@ -186,7 +245,54 @@ pub(crate) fn parse(text: &str, file: &str) -> Result<(Vec<Override>, Vec<Varian
             reader.flatten(key.get_ref(), key.span().start, value, &mut own);
         }
     }
-    Ok((own, variants))
+    let grid = factors.iter().map(levels).collect::<Result<_, _>>()?;
+    Ok(StudyText { own, variants, grid })
+}
+
+/// The levels of a factor, each as an override of its own.
+fn levels(factor: &Override) -> Result<Vec<Override>, ConfigError> {
+    let key = &factor.key;
+    let values = factor.value.as_array().filter(|values| values.len() > 1).ok_or_else(|| {
+        factor.error(format!(
+            "grid.{key}: must be a list of two values or more, as in model.norm = [\"layernorm\", \"rmsnorm\"]"
+        ))
+    })?;
+    let level = |value: &Value| Override { key: key.clone(), value: value.clone(), origin: factor.origin.clone() };
+    Ok(values.iter().map(level).collect())
+}
+
+/// The variants of a grid, that of the first levels first.
+pub(crate) fn combinations(grid: &[Vec<Override>]) -> Vec<VariantText> {
+    let Some(first) = grid.first() else { return vec![] };
+    let mut all: Vec<Vec<usize>> = vec![vec![]];
+    for factor in grid {
+        let longer = |levels: &Vec<usize>| {
+            let levels = levels.clone();
+            (0..factor.len()).map(move |level| [levels.clone(), vec![level]].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    let variant = |levels: Vec<usize>| {
+        let chosen = || grid.iter().zip(&levels).map(|(factor, &level)| (level, &factor[level]));
+        VariantText {
+            name: chosen().map(|(_, level)| level.level_name()).collect::<Vec<_>>().join("-"),
+            overrides: chosen().filter(|(level, _)| *level > 0).map(|(_, level)| level.clone()).collect(),
+            origin: first[0].origin.clone(),
+            levels,
+        }
+    };
+    all.into_iter().map(variant).collect()
+}
+
+/// Every leaf of a table as one override.
+pub(crate) fn flat(table: &Table, origin: &str) -> Vec<Override> {
+    let mut all = vec![];
+    for key in leaves(table, "") {
+        let mut table = table.clone();
+        let value = find(&mut table, &key).expect("it is one of its leaves").clone();
+        all.push(Override { key, value, origin: origin.into() });
+    }
+    all
 }
 
 struct Reader<'a> {
@@ -225,7 +331,7 @@ impl Reader<'_> {
             }
         }
         match name {
-            Some(name) => Ok(VariantText { name, overrides, origin }),
+            Some(name) => Ok(VariantText { name, overrides, origin, levels: vec![] }),
             None => Err(ConfigError(format!("{origin}: this variant has no name; add name = \"...\""))),
         }
     }

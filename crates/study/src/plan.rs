@@ -6,18 +6,22 @@ use data::{Account, Dataset};
 use kernels::Kernels;
 use model::{Budget, ModelConfig, Parts};
 use serde::{Deserialize, Serialize};
-use train::{Backend, BadFile, ConfigError, RunConfig, write_whole};
+use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, write_whole};
 
 use crate::Override;
 use crate::compare::grouped;
-use crate::overrides::{Overlay, parse};
+use crate::overrides::{Overlay, SWEEP, StudyText, combinations, parse};
+use crate::rates::RateCurve;
 use crate::settings::{Matching, Settings};
 
 /// Largest difference to the reference that a matched study accepts, in what it matches.
 const TOLERANCE: f64 = 0.01;
 
-/// Largest number of runs of a variant.
+/// Largest number of runs of a variant; seeds from here on are for tuning.
 const MOST_SEEDS: usize = 10_000;
+
+/// Where the runs of a sweep lie in a study's folder.
+const TUNING: &str = "tuning";
 
 /// A study with every number final.
 pub struct Plan {
@@ -50,9 +54,32 @@ pub struct Study {
     pub name: String,
     pub description: String,
     pub matching: Matching,
+    /// Percent of perplexity within which a difference counts as none.
+    pub margin: f64,
     pub seeds: usize,
+    /// What the variants of a grid are made of.
+    #[serde(default)]
+    pub grid: Vec<Factor>,
+    /// How each variant's learning rate is chosen, if it is.
+    #[serde(default)]
+    pub sweep: Option<Sweep>,
     /// The reference first.
     pub variants: Vec<Variant>,
+}
+
+/// A key with its levels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Factor {
+    pub key: String,
+    pub levels: Vec<String>,
+}
+
+/// Learning rates among which each variant's is chosen, on seeds that its results do not use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    pub rates: Vec<f64>,
+    /// Runs of each variant at each rate.
+    pub seeds: usize,
 }
 
 /// A variant as its study describes it.
@@ -63,6 +90,12 @@ pub struct Variant {
     pub changes: Vec<String>,
     /// Hidden width of the feed-forward, which `match` may have chosen.
     pub d_ff: usize,
+    /// Of a variant of the grid: the index of its level of each factor.
+    #[serde(default)]
+    pub levels: Vec<usize>,
+    /// The learning rate that a sweep has chosen, once it has.
+    #[serde(default)]
+    pub lr: Option<f64>,
 }
 
 impl Plan {
@@ -93,14 +126,44 @@ impl Plan {
     ) -> anyhow::Result<Plan> {
         backend.require()?;
         let kernels = kernels.unwrap_or(if backend.is_cpu() { Kernels::Fused } else { Kernels::Plain });
-        let (own, variant_texts) = parse(text, file)?;
+        let StudyText { own, variants: mut variant_texts, grid } = parse(text, file)?;
         let mut base = Overlay::baseline();
+        let mut rates = None;
         for change in own.iter().chain(overrides) {
-            base.apply(change)?;
+            match change.key.as_str() {
+                SWEEP => {
+                    let own = change.rates()?;
+                    base.apply(&change.with("train.lr", own[own.len() / 2]))?;
+                    rates = Some(own);
+                }
+                key => {
+                    // A rate that is given ends the search for one.
+                    rates = rates.filter(|_| key != "train.lr");
+                    base.apply(change)?;
+                }
+            }
         }
+        let mut of_grid = combinations(&grid);
+        if !of_grid.is_empty() {
+            let reference = of_grid.remove(0);
+            for factor in &grid {
+                base.apply_to_variant(&factor[0])?;
+            }
+            base.set_reference(&reference.name);
+        }
+        variant_texts.splice(0..0, of_grid);
         let settings = base.settings()?;
         check_name(name, file)?;
         check_variant_name(&settings.reference, file)?;
+        for (key, value, is_right, wanted) in [
+            ("margin", settings.margin, (0.0..100.0).contains(&settings.margin), "from 0 up to 100 percent"),
+            ("tuning_seeds", settings.tuning_seeds as f64, (1..=100).contains(&settings.tuning_seeds), "from 1 to 100"),
+        ] {
+            if !is_right {
+                let error = ConfigError(format!("{key} = {value}: must be {wanted}"));
+                return Err(base.blame(&error).unwrap_or(error).into());
+            }
+        }
         if !(1..=MOST_SEEDS).contains(&settings.seeds) {
             let error = ConfigError(format!("seeds = {}: must be between 1 and {MOST_SEEDS}", settings.seeds));
             return Err(base.blame(&error).unwrap_or(error).into());
@@ -126,8 +189,11 @@ impl Plan {
             name: name.into(),
             description: settings.description.clone(),
             matching: settings.matching,
+            margin: settings.margin,
             seeds: settings.seeds,
-            variants: vec![reference.description(vec![])],
+            grid: grid.iter().map(|levels| Factor::of(levels)).collect(),
+            sweep: rates.map(|rates| Sweep { rates, seeds: settings.tuning_seeds }),
+            variants: vec![reference.description(vec![], vec![0; grid.len()])],
         };
         let mut variants = vec![reference];
         for text in variant_texts {
@@ -137,6 +203,9 @@ impl Plan {
             }
             let mut overlay = base.variant();
             for change in &text.overrides {
+                if study.sweep.is_some() && change.key == "train.lr" {
+                    return Err(change.error("the sweep chooses each variant's train.lr").into());
+                }
                 overlay.apply_to_variant(change)?;
             }
             let variant_settings = overlay.settings()?;
@@ -153,7 +222,7 @@ impl Plan {
                 overlay.blame(&error).unwrap_or_else(|| ConfigError(format!("{}: {error}", text.origin)))
             })?;
             let changes = text.overrides.iter().map(|change| format!("{} = {}", change.key, change.value)).collect();
-            study.variants.push(variant.description(changes));
+            study.variants.push(variant.description(changes, text.levels));
             variants.push(variant);
         }
         let (n_train, n_valid) = (data.n_train(), data.n_valid());
@@ -161,13 +230,75 @@ impl Plan {
         Ok(Plan { study, settings, variants, text })
     }
 
-    /// Every run, one seed after the other, so that differences can be taken early.
+    /// Every run, one seed after the other, so that differences can be taken early. Of a study with a sweep, at rates that
+    /// [`Plan::choose_rates`] has chosen.
     pub fn runs(&self) -> Vec<RunConfig> {
         let seeds = 0..self.study.seeds as u64;
         seeds
             .flat_map(|seed| self.variants.iter().map(move |variant| RunConfig { seed, ..variant.config.clone() }))
             .collect()
     }
+
+    /// The runs that choose learning rates, and the folder in a study's folder where they lie.
+    pub fn tuning_runs(&self) -> (PathBuf, Vec<RunConfig>) {
+        let Some(sweep) = &self.study.sweep else { return (TUNING.into(), vec![]) };
+        let mut runs = vec![];
+        for seed in sweep.tuning_seeds() {
+            for variant in &self.variants {
+                for &lr in &sweep.rates {
+                    let mut config = RunConfig { seed, ..variant.config.clone() };
+                    config.variant = tuning_name(&config.variant, lr);
+                    config.train.lr = lr;
+                    runs.push(config);
+                }
+            }
+        }
+        (TUNING.into(), runs)
+    }
+
+    /// Gives each variant the rate with the lowest loss over the sweep's seeds, from the runs in a study's folder. Rates at
+    /// which a run diverged are out, unless all are.
+    ///
+    /// # Errors
+    /// A damaged run, or a variant of which no run was finished.
+    pub fn choose_rates(&mut self, folder: &Path) -> anyhow::Result<()> {
+        let Some(sweep) = &self.study.sweep else { return Ok(()) };
+        for (variant, planned) in self.study.variants.iter_mut().zip(&mut self.variants) {
+            let curve = RateCurve::read(folder, &variant.name, sweep)?;
+            let best = curve.best().ok_or_else(|| {
+                let rates = "none of its tuning runs came to its end, at any rate of the sweep";
+                ConfigError(format!("{}: {rates}; see the logs in {}", variant.name, folder.join(TUNING).display()))
+            })?;
+            variant.lr = Some(best);
+            planned.config.train.lr = best;
+        }
+        Ok(())
+    }
+}
+
+impl Sweep {
+    /// Seeds that no result uses.
+    fn tuning_seeds(&self) -> impl Iterator<Item = u64> {
+        (MOST_SEEDS as u64..).take(self.seeds)
+    }
+
+    /// The folders of one variant's runs at one rate.
+    pub(crate) fn folders(&self, study_folder: &Path, variant: &str, lr: f64) -> impl Iterator<Item = RunFolder> {
+        let (folder, name) = (study_folder.join(TUNING), tuning_name(variant, lr));
+        self.tuning_seeds().map(move |seed| RunFolder::within(&folder, &name, seed))
+    }
+}
+
+impl Factor {
+    fn of(levels: &[Override]) -> Self {
+        let words = levels.iter().map(|level| level.value.to_string().trim_matches('"').to_string());
+        Factor { key: levels[0].key.clone(), levels: words.collect() }
+    }
+}
+
+/// A tuning run's variant. Names of variants have no dot, so it cannot be one.
+fn tuning_name(variant: &str, lr: f64) -> String {
+    format!("{variant}-lr-{lr}")
 }
 
 impl Study {
@@ -209,8 +340,8 @@ impl PlannedVariant {
         Ok(PlannedVariant { config, budget })
     }
 
-    fn description(&self, changes: Vec<String>) -> Variant {
-        Variant { name: self.config.variant.clone(), changes, d_ff: self.config.model.d_ff }
+    fn description(&self, changes: Vec<String>, levels: Vec<usize>) -> Variant {
+        Variant { name: self.config.variant.clone(), changes, d_ff: self.config.model.d_ff, levels, lr: None }
     }
 }
 
@@ -259,9 +390,9 @@ fn match_width(
 
 /// Names of variants lie beside the files of a study.
 fn check_variant_name(name: &str, origin: &str) -> Result<(), ConfigError> {
-    if name.contains('.') || name.starts_with("replaced-") {
+    if name.contains('.') || name.starts_with("replaced-") || name == TUNING {
         return Err(ConfigError(format!(
-            "{origin}: the name `{name}` is kept for files: use no `.` and no `replaced-`"
+            "{origin}: the name `{name}` is kept for files: use no `.`, no `replaced-` and not `{TUNING}`"
         )));
     }
     check_name(name, origin)

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use data::{Class, Split};
-use train::{BadFile, Meta, MetricLine, RunConfig, RunFolder, State};
+use train::{BadFile, ConfigError, Meta, MetricLine, RunConfig, RunFolder, State};
 
-use crate::plan::Study;
+use crate::plan::{Study, Variant};
+use crate::rates::RateCurve;
 use crate::roughness::roughness;
 use crate::stats::median;
 
@@ -16,11 +17,15 @@ pub(crate) struct StudyResults {
     pub(crate) study: Study,
     /// The started runs of each variant, in the study's order and by seed.
     pub(crate) runs: Vec<Vec<RunResult>>,
+    /// Of a study with a sweep: each variant's loss by learning rate.
+    pub(crate) curves: Vec<RateCurve>,
 }
 
 /// One run that has started.
 pub(crate) struct RunResult {
     pub(crate) state: State,
+    /// The step that it has come to; of a run that diverged, that in which it did.
+    pub(crate) step: usize,
     pub(crate) config: RunConfig,
     pub(crate) meta: Meta,
     pub(crate) metrics: Vec<MetricLine>,
@@ -41,12 +46,46 @@ impl StudyResults {
             }
             runs.push(started);
         }
-        Ok(StudyResults { study, runs })
+        let curve = |variant: &Variant, sweep| RateCurve::read(folder, &variant.name, sweep);
+        let curves = study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| curve(own, sweep)));
+        let curves = curves.collect::<Result<_>>()?;
+        let results = StudyResults { study, runs, curves };
+        results.check_alike()?;
+        Ok(results)
+    }
+
+    /// Refuses to compare runs that were not made on equal terms.
+    ///
+    /// # Errors
+    /// Runs of other backends, corpora, tokenizers, or numbers of tokens.
+    pub(crate) fn check_alike(&self) -> Result<(), ConfigError> {
+        let mut runs = self.runs.iter().flatten();
+        let Some(first) = runs.next() else { return Ok(()) };
+        for run in runs {
+            let (a, b) = (&first.config, &run.config);
+            let differs = [
+                ("backend", a.backend == b.backend),
+                ("corpus", a.corpus_sha256 == b.corpus_sha256),
+                ("tokenizer", a.tokenizer_sha256 == b.tokenizer_sha256),
+                ("seq_len", a.model.seq_len == b.model.seq_len),
+                ("number of steps", a.train.steps == b.train.steps),
+                ("batch size", a.train.batch_size == b.train.batch_size),
+            ];
+            if let Some((what, _)) = differs.into_iter().find(|(_, same)| !same) {
+                let (a, b) = (a.label(), b.label());
+                return Err(ConfigError(format!("{b} has another {what} than {a}: they cannot be compared")));
+            }
+        }
+        Ok(())
     }
 }
 
 impl RunResult {
-    fn read(folder: &RunFolder) -> Result<Option<Self>> {
+    /// What a run's folder holds, if it has started.
+    ///
+    /// # Errors
+    /// A damaged file.
+    pub(crate) fn read(folder: &RunFolder) -> Result<Option<Self>> {
         let Some(status) = folder.status()? else { return Ok(None) };
         // A run that was cut short at its very start has left nothing to report.
         let is_there = |name: &str| folder.path.join(name).exists();
@@ -60,7 +99,7 @@ impl RunResult {
             let problem = format!("ends before the evaluation of step {steps}, though the run is done");
             return Err(BadFile::new(&folder.metrics_path(), problem).into());
         }
-        Ok(Some(RunResult { state: status.state, config, meta, metrics }))
+        Ok(Some(RunResult { state: status.state, step: status.step, config, meta, metrics }))
     }
 
     fn of(&self, split: Split) -> impl Iterator<Item = &MetricLine> {
@@ -94,6 +133,15 @@ impl RunResult {
         let n_tokens = account.classes.get(&Class::Fact)?.n_tokens;
         let left = self.last()?.classes.get(&Class::Fact)? * n_tokens as f64;
         Some((account.fact_nats? - left) / LN_2)
+    }
+
+    /// Validation loss at the end less the mean training loss of the last tenth of the steps, in nats: what is lost from one
+    /// text to the other, and from training to evaluation.
+    pub(crate) fn gap(&self) -> Option<f64> {
+        let from = self.config.train.steps * 9 / 10;
+        let late: Vec<f64> = self.of(Split::Train).filter(|line| line.step > from).map(|line| line.loss).collect();
+        (!late.is_empty()).then_some(())?;
+        Some(self.last()?.loss - late.iter().sum::<f64>() / late.len() as f64)
     }
 
     /// Roughness of the early training loss, in nats; see [`roughness`].

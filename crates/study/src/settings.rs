@@ -32,6 +32,10 @@ pub(crate) struct Settings {
     pub(crate) seeds: usize,
     #[serde(rename = "match")]
     pub(crate) matching: Matching,
+    /// Percent of perplexity within which a difference counts as none.
+    pub(crate) margin: f64,
+    /// Runs of each variant at each rate of a sweep.
+    pub(crate) tuning_seeds: usize,
     /// Name of the configuration that variants are compared with.
     pub(crate) reference: String,
     pub(crate) model: ModelConfig,
@@ -55,4 +59,10 @@ pub fn baseline(backend: Backend) -> RunConfig {
         data,
         train,
     }
+}
+
+/// The margin of equivalence of the baseline, in percent of perplexity.
+pub fn default_margin() -> f64 {
+    let settings: Settings = toml::from_str(BASELINE).expect("the baseline is valid");
+    settings.margin
 }

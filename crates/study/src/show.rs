@@ -5,7 +5,7 @@ use std::fmt::{Display, Formatter, Result};
 use model::{Budget, Parts};
 
 use crate::compare::grouped;
-use crate::plan::{Plan, PlannedVariant, Text};
+use crate::plan::{Plan, PlannedVariant, Sweep, Text};
 use crate::settings::Matching;
 use crate::table::Table;
 
@@ -17,13 +17,24 @@ impl Display for Plan {
         writeln!(f, "{}\n{}\n", self.study.name, self.study.description)?;
         writeln!(
             f,
-            "{} variants x {} seeds = {} runs of {} steps, {} tokens each\n",
+            "{} variants x {} seeds = {} runs of {} steps, {} tokens each",
             self.variants.len(),
             self.study.seeds,
             self.runs().len(),
             train.steps,
             grouped(tokens)
         )?;
+        if let Some(Sweep { rates, seeds }) = &self.study.sweep {
+            let (_, runs) = self.tuning_runs();
+            let rates: Vec<String> = rates.iter().map(f64::to_string).collect();
+            writeln!(
+                f,
+                "before that {} runs, {seeds} for each variant and rate, choose among {}",
+                runs.len(),
+                rates.join(", ")
+            )?;
+        }
+        writeln!(f, "differences within {}% of perplexity count as none\n", self.study.margin)?;
         let reference = self.variants[0].budget;
         let mut table =
             Table::new(&["variant", "d_ff", "params", "against reference", "FLOPs/token", "against reference"]);

@@ -11,6 +11,7 @@ mod learner;
 mod metrics;
 mod plain;
 mod run;
+mod same;
 mod sample;
 mod schedule;
 mod stepper;
@@ -22,6 +23,7 @@ pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
 pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, lock, write_whole};
 pub use metrics::duration;
 pub use run::{Display, Ending, Provenance, run};
+pub use same::first_difference;
 pub use sample::{Sampling, sample};
 pub use stepper::{Stepper, Turn};
 

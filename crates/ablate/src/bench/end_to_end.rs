@@ -36,14 +36,14 @@ struct Done {
     compilation: f64,
 }
 
-pub fn measure(plan: &Plan, args: &Bench) -> Result<EndToEnd> {
+pub fn measure(plan: &mut Plan, args: &Bench) -> Result<EndToEnd> {
     let folder = tempfile::tempdir().context("no temporary folder can be made")?;
     let run = Run { study: args.study.clone(), jobs: None, plain: true, out: folder.path().into() };
     let start = Instant::now();
     processes::run_study(plan, &run)?;
     let ours = start.elapsed().as_secs_f64();
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let (n_runs, at_once) = (plan.runs().len(), cores.min(plan.runs().len()));
+    let n_runs = plan.runs().len();
+    let at_once = processes::cores().min(n_runs);
     let pytorch = args.against.contains(&Opponent::Pytorch).then(|| all_in_pytorch(plan, at_once)).transpose()?;
     print(&format!("\nThis study, {n_runs} runs, {at_once} at a time: {ours:.1} s.\n"))?;
     if let Some(Pytorch { seconds, compilation }) = &pytorch {

@@ -8,17 +8,19 @@ mod turns;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use study::{Plan, median};
 use train::write_whole;
 
 use crate::cli::Bench;
-use crate::plan;
+use crate::{plan, processes};
+use contestant::Contestant;
 
 pub use contestant::work;
 
 pub fn run(args: &Bench) -> Result<u8> {
-    let plan = plan(&args.study)?;
+    let mut plan = plan(&args.study)?;
     if args.end_to_end {
-        write(args, &end_to_end::measure(&plan, args)?)?;
+        write(args, &end_to_end::measure(&mut plan, args)?)?;
     } else if args.parts {
         write(args, &parts::measure(&plan, args)?)?;
     } else if args.scaling {
@@ -30,6 +32,43 @@ pub fn run(args: &Bench) -> Result<u8> {
     }
     Ok(0)
 }
+
+/// Steps that are taken to tell how long a study takes.
+const FORECAST_STEPS: usize = 10;
+
+/// What a study will take, by some steps of each variant: in words.
+///
+/// # Errors
+/// A config that cannot be run.
+pub fn forecast(plan: &Plan) -> Result<String> {
+    let (_, tuning) = plan.tuning_runs();
+    let runs = plan.runs();
+    let at_once = processes::cores().min(runs.len());
+    let (mut seconds, mut bytes) = (0.0, 0.0);
+    for config in runs.iter().filter(|run| run.seed == 0) {
+        let step = if config.backend.is_cpu() {
+            let answers = Contestant::ours(config, 1, 1)?.turn(FORECAST_STEPS)?;
+            median(answers.into_iter().flat_map(|answer| answer.turn.seconds).collect())
+                .context("some steps were taken")?
+        } else {
+            return Ok("how long it takes on a GPU is not measured here\n".into());
+        };
+        let n_runs = plan.study.seeds + tuning.len() / plan.study.variants.len();
+        seconds += step * (config.train.steps * n_runs) as f64;
+        // Weights, and a line of metrics for each step.
+        let params = config.model.budget(config.vocab_size).params.total();
+        bytes += ((4 * params + METRICS_LINE * config.train.steps) * n_runs) as f64;
+    }
+    Ok(format!(
+        "about {} of training with {at_once} runs at a time, by {FORECAST_STEPS} steps of each variant just now; evaluation \
+         comes on top\nabout {:.0} MB on disk\n",
+        train::duration(seconds / at_once as f64),
+        bytes / 1e6
+    ))
+}
+
+/// Bytes of a line of metrics.
+const METRICS_LINE: usize = 190;
 
 /// Results where `--json` says, if it does.
 fn write(args: &Bench, results: &impl Serialize) -> Result<()> {

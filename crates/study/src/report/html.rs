@@ -23,6 +23,12 @@ const CONTRIBUTIONS: &str = "What each class adds to the difference in loss to t
 const KNOWLEDGE: &str = "What the text's facts hold, less the loss on them. A model that has not learned them \
     is at zero. Bits per parameter can be no more than the text holds: they say what was learned, not what could be.";
 
+const RATES: &str = "Validation loss after the last step, averaged over seeds that no result uses. Each variant trains at its best. Usable \
+    are the rates around it with a loss within 1% of the lowest; stable are those up to which no run diverged.";
+
+const EFFECTS: &str = "A level against the first one of its factor, averaged over the rest of the grid, seed by seed; and for two factors, \
+    what their levels do together beyond the sum of what each does.";
+
 /// Colors that stay apart for color-blind eyes. Okabe and Ito, 2008.
 const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7f00"];
 
@@ -77,6 +83,12 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
         Scale::Log,
         &curves(results, Split::Train, N_BINS),
     );
+    if let Some(rates) = comparison.rates() {
+        page += &format!("<h2>Learning rates</h2>\n<p class=\"soft\">{RATES}</p>\n{}", table(&rates));
+    }
+    if let Some(effects) = comparison.effects() {
+        page += &format!("<h2>Effects</h2>\n<p class=\"soft\">{EFFECTS}</p>\n{}", table(&effects));
+    }
     page += &format!("<h2>Other measures</h2>\n{}", table(&comparison.measures()));
     page += &format!("<p class=\"soft\">{}</p>\n", Comparison::MEASURES);
     if let Some(classes) = comparison.classes() {

@@ -61,7 +61,14 @@ fn markdown(comparison: &Comparison) -> String {
         text += &format!("- {}: {}\n", variant.name, changes(variant));
     }
     text += &format!("\n{}\n{}\n\n", comparison.measures().markdown(), Comparison::MEASURES);
-    for table in [comparison.classes(), comparison.contributions(), comparison.knowledge()].into_iter().flatten() {
+    let details = [
+        comparison.rates(),
+        comparison.effects(),
+        comparison.classes(),
+        comparison.contributions(),
+        comparison.knowledge(),
+    ];
+    for table in details.into_iter().flatten() {
         text += &format!("{}\n", table.markdown());
     }
     text += "Losses are of the whole validation split after the last step, in nats per token; differences are paired by seed.\n";
@@ -70,7 +77,8 @@ fn markdown(comparison: &Comparison) -> String {
 
 /// What a variant changes, in words.
 fn changes(variant: &Variant) -> String {
-    format!("{}, with d_ff = {}", variant.changes.join(", "), variant.d_ff)
+    let rate = variant.lr.map_or(String::new(), |lr| format!(" and lr = {lr}"));
+    format!("{}, with d_ff = {}{rate}", variant.changes.join(", "), variant.d_ff)
 }
 
 /// One run as a row. Absent numbers are empty.
@@ -86,6 +94,7 @@ struct Record<'a> {
     flops_per_token: usize,
     valid_loss: Option<f64>,
     perplexity: Option<f64>,
+    lr: f64,
     bits_per_byte: Option<f64>,
     best_valid_loss: Option<f64>,
     best_step: Option<usize>,
@@ -103,6 +112,7 @@ impl<'a> Record<'a> {
             seed: run.config.seed,
             state: run.state,
             steps: run.config.train.steps,
+            lr: run.config.train.lr,
             n_params: run.meta.n_params,
             flops_per_token: run.meta.flops_per_token,
             valid_loss: last.map(|line| line.loss),

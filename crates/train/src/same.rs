@@ -1,0 +1,37 @@
+//! Whether two runs came out the same, bit by bit.
+
+use anyhow::{Context, Result};
+use safetensors::tensor::SafeTensors;
+
+use crate::folder::read_file;
+use crate::{MetricLine, RunFolder};
+
+/// The first thing in which two finished runs differ, but for the time they took; `None` if there is nothing.
+///
+/// # Errors
+/// A folder that is not that of a finished run.
+pub fn first_difference(a: &RunFolder, b: &RunFolder) -> Result<Option<String>> {
+    let bits = |line: MetricLine| MetricLine { seconds: 0.0, ..line };
+    let (ours, theirs) = (a.metrics()?, b.metrics()?);
+    for (a, b) in ours.iter().zip(&theirs) {
+        if bits(a.clone()) != bits(b.clone()) {
+            let (a, b) = (serde_json::to_string(a)?, serde_json::to_string(b)?);
+            return Ok(Some(format!("metrics.jsonl: {a} against {b}")));
+        }
+    }
+    if ours.len() != theirs.len() {
+        return Ok(Some(format!("metrics.jsonl: {} lines against {}", ours.len(), theirs.len())));
+    }
+    let (ours, theirs) = (read_file(&a.weights_path())?, read_file(&b.weights_path())?);
+    let read = |bytes| SafeTensors::deserialize(bytes).context("a file of weights is damaged");
+    let (ours, theirs) = (read(&ours)?, read(&theirs)?);
+    let mut names = ours.names();
+    names.sort();
+    for name in names {
+        let (a, b) = (ours.tensor(name)?, theirs.tensor(name).ok());
+        if b.is_none_or(|b| (a.shape(), a.data()) != (b.shape(), b.data())) {
+            return Ok(Some(format!("the weights of {name}")));
+        }
+    }
+    Ok((ours.len() != theirs.len()).then(|| "the names of the weights".into()))
+}
