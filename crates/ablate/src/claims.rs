@@ -37,26 +37,28 @@ pub fn run(args: &Claims) -> Result<u8> {
     };
     let folder = args.out.join(format!("claims-{budget}"));
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-    // A file that cannot be read is to be known before hours of training.
+    // A file that cannot be read is to be known before anything is trained.
     let claims: Result<Vec<Claim>> = files.iter().map(|(_, file)| Claim::read(file)).collect();
+    // The answers to some claims lie beside those to all.
+    let answers = folder.join(if args.names.is_empty() { "claims.md".into() } else { args.names.join("-") + ".md" });
     let mut all = vec![];
     for ((name, file), claim) in files.into_iter().zip(claims?) {
         let start = Instant::now();
         let Some(finding) = answer(&claim, &file, &folder, args)? else {
-            print("Stopped; the claims that are answered are kept.\n")?;
+            print(&format!("Stopped; the claims that are answered are in {}\n", answers.display()))?;
             return Ok(75);
         };
         print(&format!("{name}: {}\n", finding.answer.words()))?;
         let Claim { statement, source, paper, .. } = claim;
         all.push(Answered { name, statement, source, paper, finding, seconds: start.elapsed().as_secs_f64() });
+        write_whole(&answers, &markdown(&all, budget))?;
+        write_whole(&answers.with_extension("json"), &(serde_json::to_string_pretty(&all)? + "\n"))?;
     }
-    write_whole(&folder.join("claims.md"), &markdown(&all, budget))?;
-    write_whole(&folder.join("claims.json"), &(serde_json::to_string_pretty(&all)? + "\n"))?;
     let mut table = Table::new(&["claim", "answer", "seconds"]);
     for Answered { name, finding, seconds, .. } in &all {
         table.rows.push(vec![name.clone(), finding.answer.words().into(), format!("{seconds:.0}")]);
     }
-    print(&format!("\n{}\nFigures and sources: {}\n", table.plain(), folder.join("claims.md").display()))
+    print(&format!("\n{}\nFigures and sources: {}\n", table.plain(), answers.display()))
 }
 
 /// The files of the claims that are named, or all.
@@ -65,7 +67,7 @@ fn chosen(names: &[String]) -> Result<Vec<(String, PathBuf)>, ConfigError> {
     if all.is_empty() {
         return Err(ConfigError(format!("there is no folder `{}/claims` with claims here", studies::FOLDER)));
     }
-    if names.is_empty() || names == ["all"] {
+    if names.is_empty() {
         return Ok(all);
     }
     let known: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
@@ -89,6 +91,7 @@ fn answer(claim: &Claim, file: &Path, folder: &Path, args: &Claims) -> Result<Op
         Budget::Full => vec![],
     };
     let mut plan = Plan::read(file, &overrides, Backend::Flex, None)?;
+    claim.check(&plan)?;
     if claim.is_counted() {
         return Ok(Some(claim.count(&plan)));
     }

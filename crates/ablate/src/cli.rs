@@ -202,14 +202,15 @@ pub struct Bench {
     /// Processes of each that take their steps at the same time
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub copies: u16,
-    /// Measure each norm and each activation by itself, at the study's sizes
-    #[arg(long, group = "what")]
+    /// Measure each norm, each activation, each branch and the loss by itself, at the sizes of the study, as often as a
+    /// turn has steps
+    #[arg(long, group = "what", conflicts_with_all = ["against", "copies", "turns"])]
     pub parts: bool,
     /// Measure how the step grows with tokens, width, depth and context
-    #[arg(long, group = "what")]
+    #[arg(long, group = "what", conflicts_with_all = ["against", "copies", "turns"])]
     pub scaling: bool,
     /// Measure the whole study, and with `--against pytorch` the same runs in compiled PyTorch
-    #[arg(long = "study", group = "what")]
+    #[arg(long = "study", group = "what", conflicts_with_all = ["copies", "turns", "steps_per_turn", "threads"])]
     pub end_to_end: bool,
     /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
@@ -272,6 +273,7 @@ pub struct Tokenize {
 #[derive(Debug, Args)]
 pub struct Claims {
     /// Names of claims in `experiments/claims/` [default: all]
+    #[arg(value_name = "CLAIM")]
     pub names: Vec<String>,
     /// How much to train: quick answers all claims within half an hour, full trains what the files say
     #[arg(long, value_enum, default_value_t = Budget::Quick)]
@@ -279,7 +281,7 @@ pub struct Claims {
     /// Print the claims and train nothing
     #[arg(long)]
     pub list: bool,
-    /// Folder for results: runs go to OUT/claims-BUDGET, the answers to its claims.md
+    /// Folder for results: runs go to OUT/claims-BUDGET, the answers to a file there
     #[arg(long, default_value = "runs")]
     pub out: PathBuf,
 }
@@ -296,7 +298,7 @@ pub struct Compare {
     #[arg(required = true, num_args = 2..)]
     pub runs: Vec<PathBuf>,
     /// Percent of perplexity within which a difference counts as none [default: that of the baseline]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub margin: Option<f64>,
 }
 
@@ -344,6 +346,13 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
 fn kernels() -> impl TypedValueParser<Value = Kernels> {
     let names = Kernels::VARIANTS.iter().map(<&'static str>::from);
     PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..100.0).contains(&value) => Ok(value),
+        _ => Err("must be from 0 up to 100".into()),
+    }
 }
 
 fn temperature(text: &str) -> Result<f64, String> {

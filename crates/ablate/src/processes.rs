@@ -63,20 +63,22 @@ enum View {
 
 /// Trains what is missing of a study and writes its report.
 pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
-    let configs = plan.runs();
-    check_memory(&configs, args.jobs.map_or(cores(), usize::from).min(configs.len()))?;
+    let (tuning, tuning_runs) = plan.tuning_runs();
+    let most = plan.runs().len().max(tuning_runs.len());
+    check_memory(&plan.runs(), args.jobs.map_or(cores(), usize::from).min(most))?;
     let stop = stop::on_signal()?;
     let study_folder = args.out.join(&plan.study.name);
     fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
     let _lock = lock(&study_folder)?;
     plan.study.write(&study_folder)?;
-    let (tuning, runs) = plan.tuning_runs();
-    if !runs.is_empty() {
-        let jobs = carry_out(plan, runs, &study_folder.join(tuning), args, &stop)?;
-        if jobs.iter().any(Job::is_stopped) {
-            print("\nStopped while learning rates were tuned.\n")?;
-            return Ok(Outcome::Stopped);
+    if !tuning_runs.is_empty() {
+        let jobs = carry_out(plan, tuning_runs, &study_folder.join(tuning), args, &stop)?;
+        let is_failed = jobs.iter().any(|job| matches!(job.progress, Progress::Failed(_)));
+        if is_failed || jobs.iter().any(Job::is_stopped) {
+            // Rates that were chosen among what is left would not be those that the study asks for.
+            print(&format!("\nLearning rates are not chosen yet. {}", without_result(&jobs)))?;
+            return Ok(if is_failed { Outcome::SomeFailed } else { Outcome::Stopped });
         }
         plan.choose_rates(&study_folder)?;
         plan.study.write(&study_folder)?;
@@ -148,7 +150,7 @@ pub fn cores() -> usize {
 }
 
 /// Refuses what cannot fit, before it drives other programs out of memory and before anything is written.
-fn check_memory(configs: &[RunConfig], at_once: usize) -> Result<(), ConfigError> {
+pub fn check_memory(configs: &[RunConfig], at_once: usize) -> Result<(), ConfigError> {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let there = system.total_memory() as f64;
@@ -308,19 +310,22 @@ pub fn command_line() -> String {
         .join(" ")
 }
 
-/// Writes the report, and prints what was found and what failed; true when nothing but divergence was found.
-fn report(jobs: &[Job], study_folder: &Path) -> Result<bool> {
-    let report = Report::read(study_folder)?;
-    let mut text = format!("\n{}\n", report.comparison.plain());
+/// Which runs have none, and why; nothing if all have.
+fn without_result(jobs: &[Job]) -> String {
     let without = jobs.iter().filter_map(|job| match &job.progress {
         Progress::Failed(why) => Some((job, why.as_str())),
         Progress::Stopped | Progress::Waiting => Some((job, "stopped on request")),
         _ => None,
     });
     let lines: String = without.map(|(job, why)| format!("{:<24}  {why}\n", job.config.label())).collect();
-    if !lines.is_empty() {
-        text += &format!("Without a result:\n{lines}\n");
-    }
+    if lines.is_empty() { lines } else { format!("Without a result:\n{lines}\n") }
+}
+
+/// Writes the report, and prints what was found and what failed; true when nothing but divergence was found.
+fn report(jobs: &[Job], study_folder: &Path) -> Result<bool> {
+    let report = Report::read(study_folder)?;
+    let mut text = format!("\n{}\n", report.comparison.plain());
+    text += &without_result(jobs);
     print(&text)?;
     report.write(study_folder)?;
     print(&format!("Report: {}\n", study_folder.join("report.html").display()))?;

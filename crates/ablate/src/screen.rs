@@ -168,7 +168,7 @@ impl View<'_> {
     }
 
     fn color(&self, job: &Job) -> Color {
-        let index = self.variants.iter().position(|name| *name == job.config.variant).unwrap_or(0);
+        let index = self.variants.iter().position(|name| name == of_tuning(&job.config.variant)).unwrap_or(0);
         COLORS[index % COLORS.len()]
     }
 
@@ -278,6 +278,11 @@ impl View<'_> {
         });
         (steps > 0).then(|| per_step * left.sum::<usize>() as f64 / self.at_once as f64)
     }
+}
+
+/// The variant of a run; that of a tuning run has its rate behind it.
+fn of_tuning(variant: &str) -> &str {
+    variant.rsplit_once("-lr-").map_or(variant, |(name, _)| name)
 }
 
 fn bar(step: usize, steps: usize) -> String {

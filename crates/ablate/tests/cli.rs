@@ -641,6 +641,9 @@ fn a_grid_gives_effects() {
     let bad = format!("{head}\n[grid]\nmodel.norm = \"layernorm\"\n");
     fs::write(place.path("experiments/bad.toml"), bad).unwrap();
     place.fails(&["bad"], 2, "must be a list of two values or more");
+    place.fails(&["grid", "--set", "model.norm=dyt"], 2, "`model.norm` is a factor of the grid: layernorm, rmsnorm");
+    fs::write(place.path("experiments/bad.toml"), "grid = 3\n").unwrap();
+    place.fails(&["bad"], 2, "the grid is a table of keys with their levels");
 }
 
 #[test]
@@ -661,6 +664,7 @@ fn runs_are_compared_and_repeated() {
     fs::write(&metrics, format!("{}{digit}{}", &text[..at], &text[at + 1..])).unwrap();
     let output = place.ablate(&["rerun", &names[0], "--verify"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+    place.fails(&["compare", &names[0], &names[0]], 2, "a seed counts once");
     place.fails(&["compare", &names[0], "runs/nothing"], 5, "is not the folder of a run");
     place.ok(&["small", "--seeds", "1", "--steps", "6", "--out", "shorter"]);
     let shorter = place.path("shorter/small/swiglu/seed-0").display().to_string();
@@ -685,9 +689,21 @@ fn claims_are_answered() {
     assert_eq!(list.lines().count(), 3, "{list}");
     let text = place.ok(&["claims", "n3-rmsnorm-shift", "w1-rope-compute"]);
     assert_eq!(text.matches(": contradicted").count(), 2, "{text}");
+    let some = fs::read_to_string(place.path("runs/claims-quick/n3-rmsnorm-shift-w1-rope-compute.md")).unwrap();
+    assert!(some.contains("with RMSNorm"), "{some}");
     let text = place.ok(&["claims"]);
     assert!(text.contains("f1-swiglu-relu: "), "{text}");
     let answers = fs::read_to_string(place.path("runs/claims-quick/claims.md")).unwrap();
     assert!(answers.contains("with RMSNorm") && answers.contains("95% interval"), "{answers}");
+    let file = place.path("experiments/claims/f1-swiglu-relu.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("swiglu = \"lower\"", "swigl = \"lower\"")).unwrap();
+    place.fails(
+        &["claims", "f1-swiglu-relu"],
+        2,
+        "has `swigl`, and the study no such variant; the nearest is `swiglu`",
+    );
+    fs::write(&file, text.replace("measure = ", "exact = \"tanh_form_is_gelu\"\nmeasure = ")).unwrap();
+    place.fails(&["claims", "f1-swiglu-relu"], 2, "with `exact` is answered by that");
     place.fails(&["claims", "f1-swiglu"], 2, "there is no claim `f1-swiglu`; the nearest is `f1-swiglu-relu`");
 }

@@ -19,6 +19,7 @@ fn dims<B: Host>(tensor: &FloatTensor<B>) -> [usize; 2] {
 /// x `[n, d]` by several matrices `[d, width]`, the products side by side.
 fn project<B: Host>(x: &FloatTensor<B>, ws: &[FloatTensor<B>]) -> Vec<f32> {
     let ([n, d], row) = (dims::<B>(x), ws.iter().map(|w| dims::<B>(w)[1]).sum());
+    assert!(ws.iter().all(|w| dims::<B>(w)[0] == d), "matrices for other rows than those of {d} numbers");
     let x = B::numbers(x.clone());
     let mut y = room(n * row);
     let mut before = 0;
@@ -60,6 +61,7 @@ fn project_backward<B: Host, const N: usize>(
 fn add_product<B: Host>(residual: FloatTensor<B>, x: &[f32], w: &FloatTensor<B>) -> FloatTensor<B> {
     let ([d, width], w) = (dims::<B>(w), B::numbers(w.clone()));
     let mut y = B::numbers(residual);
+    assert_eq!(y.len() / width * d, x.len(), "a residual of another number of rows");
     let (x, w, n) = (Matrix::new(x, d), Matrix::new(&w, width), x.len() / d);
     timed(Part::Matrices, || multiply([n, d, width], x, w, &mut y, width, Onto::Add));
     B::give_back(y)
@@ -96,6 +98,7 @@ fn forward<B: Host, const N: usize>(
     f: Activation,
 ) -> (FloatTensor<B>, FeedForwardState<B, N>) {
     let (packed, width) = (project::<B>(&x, &ws), dims::<B>(&down)[0]);
+    assert!(ws.iter().all(|w| dims::<B>(w)[1] == width), "a hidden width that is not that of the last matrix, {width}");
     let mut hidden = room(packed.len() / N);
     timed(Part::Activation, || match N {
         1 => activation::forward(f, &packed, &mut hidden),

@@ -11,7 +11,7 @@ use crate::math::{fma, simd};
 pub(crate) fn room(n: usize) -> Vec<f32> {
     let mut numbers = Vec::with_capacity(n);
     // SAFETY: the capacity is there, and what lies in it is not read: each caller hands it to a kernel that writes as many numbers
-    // as the shapes say, which are checked in `passes.rs` and `attention.rs`.
+    // as the shapes say, which are checked where a caller takes tensors.
     #[allow(clippy::uninit_vec, reason = "see above")]
     unsafe {
         numbers.set_len(n);
@@ -61,7 +61,8 @@ pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f
         }
         return;
     }
-    assert!(a.holds(m, k) && b.holds(k, n) && (m - 1) * stride + n <= out.len(), "a matrix is out of bounds");
+    let fits = (m == 1 || stride >= n) && (m - 1) * stride + n <= out.len();
+    assert!(a.holds(m, k) && b.holds(k, n) && fits, "a matrix is out of bounds");
     // Below this many products, sharing them costs more than it saves.
     let parallelism = if m * k * n < 1 << 22 || rayon::current_num_threads() == 1 {
         Parallelism::None
@@ -95,7 +96,7 @@ pub(crate) fn multiply([m, k, n]: [usize; 3], a: Matrix, b: Matrix, out: &mut [f
 }
 
 simd! {
-    /// The same as [`multiply`] where there is too little to multiply for packing to pay. b's rows must lie in order.
+    /// The same as [`multiply`] where there is too little to multiply for packing to pay. The columns of b are next to each other.
     pub(crate) fn multiply_small<F>(
         sizes: &[usize; 3],
         a: Matrix<'_>,
@@ -105,7 +106,7 @@ simd! {
         onto: Onto,
     ) {
         let [m, k, n] = *sizes;
-        assert!(b.column_stride == 1 && m > 0 && k > 0 && a.holds(m, k) && b.holds(k, n), "a matrix is out of bounds");
+        assert!(m > 0 && k > 0 && n > 0 && a.holds(m, k) && b.holds(k, n), "a matrix is out of bounds");
         let mut j = 0;
         while j < n {
             let columns = [16, 4, 1].into_iter().find(|&columns| columns <= n - j).expect("1 is at most any number");
@@ -140,7 +141,7 @@ fn block<const F: bool, const ROWS: usize, const COLUMNS: usize>(
     stride: usize,
     onto: Onto,
 ) {
-    assert!(a.holds(ROWS, k) && b.holds(k, COLUMNS), "a block is out of bounds");
+    assert!(b.column_stride == 1 && a.holds(ROWS, k) && b.holds(k, COLUMNS), "a block is out of bounds");
     let mut sums = [[0.0; COLUMNS]; ROWS];
     for p in 0..k {
         // SAFETY: element (k - 1, COLUMNS - 1) lies within the slice, and this row before it.

@@ -11,7 +11,7 @@ use train::{BadFile, ConfigError};
 use crate::compare::Row;
 use crate::overrides::flat;
 use crate::stats::{Paired, Verdict};
-use crate::{Comparison, Override, Plan};
+use crate::{Comparison, Override, Plan, nearest};
 
 /// The table `[claim]` of a study file.
 #[derive(Clone, Debug, Deserialize)]
@@ -167,10 +167,40 @@ impl Claim {
             std::fs::read_to_string(file).map_err(|error| BadFile::new(file, format!("cannot be read: {error}")))?;
         let wrong = |problem: &str| ConfigError(format!("{}: {problem}", file.display()));
         let File { claim } = toml::from_str(&text).map_err(|error| wrong(&error.message().replace('\n', " ")))?;
-        match (claim.exact.is_some(), claim.measure.is_some() && !claim.expect.is_empty()) {
-            (true, true) => Err(wrong("[claim] has both `exact` and `measure`; one of them answers it").into()),
-            (false, false) => Err(wrong("[claim] needs `exact`, or `measure` and `expect`").into()),
-            _ => Ok(claim),
+        let trains = claim.measure.is_some() || !claim.expect.is_empty() || claim.claimed.is_some();
+        if claim.exact.is_some() && (trains || !claim.quick.is_empty()) {
+            return Err(
+                wrong("[claim] with `exact` is answered by that; take out measure, expect, claimed and quick").into()
+            );
+        }
+        if claim.exact.is_none() && (claim.measure.is_none() || claim.expect.is_empty()) {
+            return Err(wrong("[claim] needs `exact`, or `measure` and a variant in [claim.expect]").into());
+        }
+        use Measure::*;
+        if claim.claimed.is_some() && !matches!(claim.measure, Some(Perplexity | Speed | Flops)) {
+            return Err(wrong("`claimed` has a meaning for perplexity, speed and flops only").into());
+        }
+        if matches!(claim.measure, Some(Roughness | Speed | Gap))
+            && claim.expect.values().any(|expectation| *expectation == Expectation::Equivalent)
+        {
+            return Err(wrong("only perplexity, rates, divergence and flops can be found equivalent").into());
+        }
+        Ok(claim)
+    }
+
+    /// Whether the study has the variants that the claim speaks of.
+    ///
+    /// # Errors
+    /// It lacks one.
+    pub fn check(&self, plan: &Plan) -> Result<(), ConfigError> {
+        let names: Vec<String> = plan.study.variants[1..].iter().map(|variant| variant.name.clone()).collect();
+        match self.expect.keys().find(|name| !names.contains(name)) {
+            Some(name) => Err(ConfigError(format!(
+                "{}: [claim.expect] has `{name}`, and the study no such variant; the nearest is `{}`",
+                plan.study.name,
+                nearest(name, &names)
+            ))),
+            None => Ok(()),
         }
     }
 
@@ -179,9 +209,9 @@ impl Claim {
         flat(&self.quick, "[claim.quick]")
     }
 
-    /// Whether it is answered without training.
+    /// Whether the plan alone answers it.
     pub fn is_counted(&self) -> bool {
-        self.exact.is_some() || self.measure == Some(Measure::Flops)
+        self.measure == Some(Measure::Flops)
     }
 
     /// The answer by what the plan counts.
@@ -244,12 +274,19 @@ impl Claim {
             }
             Some(Measure::Divergence) => {
                 let standing = match row.n_diverged.cmp(&reference.n_diverged) {
+                    // What did not end may yet diverge.
+                    _ if row.n_unfinished + reference.n_unfinished > 0 => Standing::Unknown,
                     Ordering::Less => Standing::Lower,
                     Ordering::Equal => Standing::Equivalent,
                     Ordering::Greater => Standing::Higher,
                 };
-                let figures =
-                    format!("{} of its runs diverged, {} of the reference's", row.n_diverged, reference.n_diverged);
+                let figures = format!(
+                    "{} of its {} runs diverged, {} of the reference's {}",
+                    row.n_diverged,
+                    row.n_diverged + row.n_done,
+                    reference.n_diverged,
+                    reference.n_diverged + reference.n_done
+                );
                 (standing, None, figures)
             }
             Some(Measure::StableRate | Measure::UsableRates | Measure::BestRate) => {
@@ -277,7 +314,18 @@ impl Claim {
         };
         let (own, reference) = (value(i), value(0));
         let shown = |value: Option<f64>| value.map_or("none".into(), |value| format!("{value:.3e}"));
+        // Where the lower one is cut off by the end of the sweep, nothing tells them apart.
+        let is_cut = |i: usize| {
+            let (Some(curve), Some(sweep)) = (comparison.curves.get(i), &comparison.study.sweep) else { return true };
+            let (first, last) = (sweep.rates[0], sweep.rates[sweep.rates.len() - 1]);
+            match self.measure {
+                Some(Measure::StableRate) => curve.largest_stable() == Some(last),
+                Some(Measure::BestRate) => curve.is_at_edge(),
+                _ => curve.usable().is_none_or(|(low, high)| low == first || high == last),
+            }
+        };
         let standing = match (own, reference) {
+            (a, b) if is_cut(if a.unwrap_or(0.0) < b.unwrap_or(0.0) { i } else { 0 }) => Standing::Unknown,
             (Some(a), Some(b)) if (a / b).ln().abs() < 0.05 => Standing::Equivalent,
             (a, b) if a.unwrap_or(0.0) < b.unwrap_or(0.0) => Standing::Lower,
             (None, None) => Standing::Unknown,
@@ -288,9 +336,7 @@ impl Claim {
 
     fn finding(&self, found: &[Found]) -> Finding {
         let expected = self.expect.iter().map(|(name, &expectation)| {
-            let Some(own) = found.iter().find(|found| found.variant == *name) else {
-                return (Answer::Inconclusive, format!("{name}: there is no such variant"));
-            };
+            let own = found.iter().find(|found| found.variant == *name).expect("`check` has looked for it");
             let size = self.claimed.map_or(String::new(), |(from, to)| format!(" by {from}% to {to}%"));
             let answer = match (expectation.answer(own.standing), self.claimed, own.percent) {
                 (Answer::Supported, Some((from, to)), Some((low, high))) if high < from || low > to => {

@@ -41,11 +41,11 @@ pub(crate) struct Row {
     pub(crate) variant: String,
     n_params: Option<usize>,
     flops_per_token: Option<usize>,
-    n_done: usize,
+    pub(crate) n_done: usize,
     pub(crate) n_diverged: usize,
     /// The steps in which runs diverged.
     diverged_at: Vec<usize>,
-    n_unfinished: usize,
+    pub(crate) n_unfinished: usize,
     pub(crate) loss: Option<f64>,
     /// Standard deviation of the loss over seeds.
     loss_deviation: Option<f64>,
@@ -68,6 +68,8 @@ pub(crate) struct Row {
     best_loss: Option<f64>,
     tokens_per_second: Option<f64>,
     roughness: Option<f64>,
+    /// Validation loss less late training loss.
+    gap: Option<f64>,
     /// Difference in loss to the reference, paired by seed.
     pub(crate) difference: Option<Paired>,
     /// Its p, adjusted for all comparisons of the study.
@@ -78,10 +80,8 @@ pub(crate) struct Row {
     /// Difference in roughness to the reference, paired by seed.
     pub(crate) roughness_difference: Option<Paired>,
     /// Difference in the logarithm of tokens per second to the reference, paired by seed.
-    #[serde(skip)]
     pub(crate) speed_difference: Option<Paired>,
-    /// Difference in validation loss less late training loss to the reference, paired by seed.
-    #[serde(skip)]
+    /// Difference in the gap to the reference, paired by seed.
     pub(crate) gap_difference: Option<Paired>,
 }
 
@@ -124,14 +124,19 @@ impl Comparison {
         if self.study.matching == Matching::Width {
             notes.push("Budgets are unmatched (match = \"width\"): compare the parameters too.".to_string());
         }
-        notes.push(match &self.study.sweep {
-            Some(sweep) => format!(
+        let rates = match &self.study.sweep {
+            // What other people's runs went through is not known.
+            _ if self.study.matching == Matching::Loose => None,
+            Some(sweep) => Some(format!(
                 "Learning rates are tuned for each variant: {} rates, {} of their own at each.",
                 sweep.rates.len(),
                 if sweep.seeds == 1 { "a seed".into() } else { format!("{} seeds", sweep.seeds) }
-            ),
-            None => "Learning rates are not tuned: all variants train with the rates that the study gives.".into(),
-        });
+            )),
+            None => {
+                Some("Learning rates are not tuned: all variants train with the rates that the study gives.".into())
+            }
+        };
+        notes.extend(rates);
         for (row, curve) in self.rows.iter().zip(&self.curves).filter(|(_, curve)| curve.is_at_edge()) {
             let best = curve.best().unwrap_or_default();
             notes.push(format!(
@@ -142,8 +147,8 @@ impl Comparison {
         let n_compared = self.rows[1..].iter().filter(|row| row.adjusted_p.is_some()).count();
         if n_compared > 1 {
             notes.push(format!(
-                "Verdicts are adjusted for the {n_compared} comparisons (Holm), so that the chance of any false one is 5%; \
-                 intervals are of each comparison by itself."
+                "Better and worse are adjusted for the {n_compared} comparisons (Holm), so that the chance of any false one is 5%; \
+                 equivalence and intervals are of each comparison by itself."
             ));
         }
         let reference = &self.rows[0];
@@ -157,7 +162,7 @@ impl Comparison {
         }
         for row in &self.rows {
             if row.n_diverged > 0 {
-                notes.push(format!("{}: {} and left out of the figures.", row.variant, row.divergence()));
+                notes.push(format!("{}: {}; the figures leave that out.", row.variant, row.divergence()));
             }
             if row.n_unfinished > 0 {
                 notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
@@ -220,8 +225,15 @@ impl Comparison {
 
     /// Other measures of the same runs.
     pub(crate) fn measures(&self) -> Table {
-        let mut table =
-            Table::new(&["variant", "bits/byte", "best valid loss", "early roughness", "roughness difference [95%]"]);
+        let mut table = Table::new(&[
+            "variant",
+            "bits/byte",
+            "best valid loss",
+            "early roughness",
+            "difference [95%]",
+            "gap",
+            "difference [95%]",
+        ]);
         for row in &self.rows {
             table.rows.push(vec![
                 row.variant.clone(),
@@ -229,6 +241,8 @@ impl Comparison {
                 show(row.best_loss, |loss| format!("{loss:.4}")),
                 show(row.roughness, |roughness| format!("{roughness:.4}")),
                 show(row.roughness_difference, |d| difference(&d, |nats| format!("{nats:+.4}"))),
+                show(row.gap, |gap| format!("{gap:+.4}")),
+                show(row.gap_difference, |d| difference(&d, |nats| format!("{nats:+.4}"))),
             ]);
         }
         table
@@ -329,7 +343,8 @@ impl Comparison {
     /// What the columns of [`Comparison::measures`] mean.
     pub(crate) const MEASURES: &str = "Best valid loss is the lowest evaluation of each run, averaged: chosen by \
         looking, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
-        quadratic over 11 steps, on the first 10% of steps.";
+        quadratic over 11 steps, on the first 10% of steps. The gap is the validation loss less the mean training loss of the \
+        last 10% of steps: what is lost from one text to the other, and from training to evaluation.";
 
     /// What each variant changes, a line each.
     pub fn changes(&self) -> String {
@@ -391,6 +406,7 @@ impl Row {
             best_loss: mean(each(&|run| run.last().and(run.best()).map(|line| line.loss))),
             tokens_per_second: mean(each(&RunResult::tokens_per_second)),
             roughness: mean(each(&RunResult::roughness)),
+            gap: mean(each(&RunResult::gap)),
             difference: pairs(&loss),
             adjusted_p: None,
             verdict: None,
@@ -403,9 +419,10 @@ impl Row {
     fn sentence(&self, reference: &Row, study: &Study) -> String {
         let (name, against) = (&self.variant, &reference.variant);
         let Some(difference) = self.difference else {
-            let said = if self.n_diverged > 0 { format!("{} ", self.divergence()) } else { String::new() };
-            let nothing = format!("no seed is finished for both it and {against}, so nothing can be said of its loss.");
-            return format!("{name}: {said}{}{nothing}", if said.is_empty() { "" } else { "and " });
+            let said = if self.n_diverged > 0 { format!("{}; ", self.divergence()) } else { String::new() };
+            return format!(
+                "{name}: {said}no seed is finished for both it and {against}, so nothing can be said of its loss."
+            );
         };
         let size = format!(
             "{:.2}% {}",
@@ -473,14 +490,21 @@ impl Row {
 
 /// Adjusts for the number of comparisons, and gives each its verdict.
 fn judge(rows: &mut [Row], bounds: (f64, f64)) {
+    let n_lost = rows.first().map_or(0, |reference| reference.n_diverged);
     let compared = |row: &&mut Row| row.difference.is_some_and(|difference| difference.p.is_some());
     let mut compared: Vec<&mut Row> = rows.iter_mut().filter(compared).collect();
     let p: Vec<f64> = compared.iter().filter_map(|row| row.difference?.p).collect();
     for (row, adjusted) in compared.iter_mut().zip(holm(&p)) {
         row.adjusted_p = Some(adjusted);
         row.verdict = row.difference.and_then(|difference| difference.verdict(adjusted, p.len(), bounds));
-        // Seeds that diverged are in no difference: those that are left cannot speak for a variant that loses some.
-        if row.n_diverged > 0 && matches!(row.verdict, Some(Verdict::Better | Verdict::Equivalent)) {
+        // Seeds that diverged are in no difference: those that are left cannot speak for one that loses some.
+        let speaks_for = |verdict| match verdict {
+            Some(Verdict::Better) => row.n_diverged == 0,
+            Some(Verdict::Worse) => n_lost == 0,
+            Some(Verdict::Equivalent) => row.n_diverged == 0 && n_lost == 0,
+            Some(Verdict::Undecided { .. }) | None => true,
+        };
+        if !speaks_for(row.verdict) {
             row.verdict = Some(Verdict::Undecided { more_seeds: None });
         }
     }
@@ -494,10 +518,13 @@ impl Study {
 
     /// On what terms variants were compared, in words.
     fn terms(&self) -> String {
+        if self.matching == Matching::Loose {
+            return "with configs as they are".into();
+        }
         let budgets = match self.matching {
             Matching::Params => "at equal parameters",
             Matching::Flops => "at equal FLOPs",
-            Matching::Width => "at widths as written",
+            Matching::Width | Matching::Loose => "at widths as written",
         };
         let rates = if self.sweep.is_some() { "each at its own best learning rate" } else { "at rates as written" };
         format!("{budgets}, {rates}")
@@ -538,6 +565,7 @@ pub fn grouped(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Factor;
     use crate::plan::tests::plan;
     use data::{ClassAccount, Split};
     use train::{Meta, MetricLine};
@@ -640,5 +668,31 @@ mod tests {
     fn percent_is_of_perplexity() {
         // Shazeer's GLU table: ReLU 1.677 and SwiGLU 1.636 in log-perplexity are 4.0% of perplexity.
         assert!((percent(1.636 - 1.677) + 4.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn a_grid_is_taken_apart() {
+        use State::Done;
+        // norm: -0.02, ffn: -0.03, and 0.01 more for both together; each seed has a level of its own.
+        let losses = |effect: f64| [1.50, 1.53, 1.48].map(|loss| (Done, loss + effect));
+        let cells = [losses(0.0), losses(-0.03), losses(-0.02), losses(-0.04)];
+        let names = ["ln-gelu", "ln-relu", "rms-gelu", "rms-relu"];
+        let variants: Vec<(&str, &[(State, f64)])> =
+            names.into_iter().zip(cells.iter().map(|c| c.as_slice())).collect();
+        let mut results = results(&variants);
+        let factor = |key: &str, levels: [&str; 2]| Factor { key: key.into(), levels: levels.map(String::from).into() };
+        results.study.grid = vec![factor("model.norm", ["ln", "rms"]), factor("model.ffn", ["gelu", "relu"])];
+        for (i, variant) in results.study.variants.iter_mut().enumerate() {
+            variant.levels = vec![i / 2, i % 2];
+        }
+        let comparison = Comparison::of(&results);
+        let found: Vec<(&str, f64)> =
+            comparison.effects.iter().map(|effect| (effect.name.as_str(), effect.difference.mean)).collect();
+        for ((name, mean), (expected, effect)) in
+            found.iter().zip([("norm: rms", -0.015), ("ffn: relu", -0.025), ("norm: rms x ffn: relu", 0.01)])
+        {
+            assert!(*name == expected && (mean - effect).abs() < 1e-9, "{found:?}");
+        }
+        assert_eq!(found.len(), 3);
     }
 }

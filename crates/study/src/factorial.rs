@@ -1,6 +1,7 @@
 //! What each factor of a grid does by itself, and what two of them do together.
 
 use serde::Serialize;
+use train::State;
 
 use crate::plan::Study;
 use crate::results::RunResult;
@@ -59,7 +60,9 @@ pub(crate) fn effects(study: &Study, runs: &[Vec<RunResult>]) -> Vec<Effect> {
         }
     }
     let p: Vec<f64> = all.iter().filter_map(|effect| effect.difference.p).collect();
-    if p.len() == all.len() {
+    // Seeds that are left cannot speak for a grid that lost some.
+    let is_whole = of_grid().all(|(_, runs)| runs.iter().all(|run| run.state != State::Diverged));
+    if is_whole && p.len() == all.len() {
         for (effect, adjusted) in all.iter_mut().zip(holm(&p)) {
             effect.verdict = effect.difference.verdict(adjusted, p.len(), study.bounds());
         }

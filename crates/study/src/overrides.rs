@@ -173,7 +173,7 @@ impl Overlay {
 
     /// The same error behind the place where the key it names was last set, if it was set here.
     pub(crate) fn blame(&self, error: &ConfigError) -> Option<ConfigError> {
-        let culprit = self.applied.iter().rev().find(|change| error.0.contains(&change.key))?;
+        let culprit = self.applied.iter().rev().find(|change| names(&error.0, &change.key))?;
         Some(culprit.error(error))
     }
 
@@ -230,7 +230,13 @@ pub(crate) fn parse(text: &str, file: &str) -> Result<StudyText, ConfigError> {
         if key.get_ref() == "claim" {
             // What the study is made for; see `claim.rs`.
         } else if key.get_ref() == "grid" {
-            for (key, value) in value.get_ref().as_table().into_iter().flat_map(|table| table.iter()) {
+            let place = reader.origin(key.span().start);
+            let table = value.get_ref().as_table().filter(|table| !table.is_empty()).ok_or_else(|| {
+                ConfigError(format!(
+                    "{place}: the grid is a table of keys with their levels, as in [grid] and then model.norm = [...]"
+                ))
+            })?;
+            for (key, value) in table.iter() {
                 reader.flatten(key.get_ref(), key.span().start, value, &mut factors);
             }
         } else if key.get_ref() == "variant" {
@@ -341,6 +347,13 @@ impl Reader<'_> {
 fn plain(value: &Spanned<DeValue>) -> Value {
     let deserializer = ValueDeserializer::from(value.clone());
     Value::deserialize(deserializer).unwrap_or_else(|error| Value::String(error.message().into()))
+}
+
+/// Whether a text has this key as a word.
+fn names(text: &str, key: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let ends = |at: usize| text[..at].chars().next_back().is_none_or(|c| !is_part(c));
+    text.match_indices(key).any(|(at, _)| ends(at) && text[at + key.len()..].chars().next().is_none_or(|c| !is_part(c)))
 }
 
 /// A value as it is quoted in an error.

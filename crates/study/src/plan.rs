@@ -130,6 +130,13 @@ impl Plan {
         let mut base = Overlay::baseline();
         let mut rates = None;
         for change in own.iter().chain(overrides) {
+            if let Some(factor) = grid.iter().find(|factor| factor[0].key == change.key) {
+                let levels = Factor::of(factor).levels.join(", ");
+                return Err(change.error(format!("`{}` is a factor of the grid: {levels}", change.key)).into());
+            }
+            if change.key == "reference" && !grid.is_empty() {
+                return Err(change.error("the reference of a grid is the combination of its first levels").into());
+            }
             match change.key.as_str() {
                 SWEEP => {
                     let own = change.rates()?;
@@ -155,18 +162,16 @@ impl Plan {
         let settings = base.settings()?;
         check_name(name, file)?;
         check_variant_name(&settings.reference, file)?;
+        let Settings { seeds, margin, tuning_seeds, .. } = settings;
         for (key, value, is_right, wanted) in [
-            ("margin", settings.margin, (0.0..100.0).contains(&settings.margin), "from 0 up to 100 percent"),
-            ("tuning_seeds", settings.tuning_seeds as f64, (1..=100).contains(&settings.tuning_seeds), "from 1 to 100"),
+            ("seeds", seeds.to_string(), (1..=MOST_SEEDS).contains(&seeds), "between 1 and 10000"),
+            ("margin", margin.to_string(), (0.0..100.0).contains(&margin), "from 0 up to 100 percent"),
+            ("tuning_seeds", tuning_seeds.to_string(), (1..=100).contains(&tuning_seeds), "between 1 and 100"),
         ] {
             if !is_right {
                 let error = ConfigError(format!("{key} = {value}: must be {wanted}"));
                 return Err(base.blame(&error).unwrap_or(error).into());
             }
-        }
-        if !(1..=MOST_SEEDS).contains(&settings.seeds) {
-            let error = ConfigError(format!("seeds = {}: must be between 1 and {MOST_SEEDS}", settings.seeds));
-            return Err(base.blame(&error).unwrap_or(error).into());
         }
         let data = Dataset::load(&settings.data, settings.model.seq_len)?;
         let tokenizer_sha256 = data.tokenizer.sha256()?;
@@ -256,19 +261,17 @@ impl Plan {
         (TUNING.into(), runs)
     }
 
-    /// Gives each variant the rate with the lowest loss over the sweep's seeds, from the runs in a study's folder. Rates at
-    /// which a run diverged are out, unless all are.
+    /// Gives each variant the rate with the lowest loss over the sweep's seeds, from the runs in a study's folder, which have all
+    /// ended. Rates at which a run diverged are out, unless all are.
     ///
     /// # Errors
-    /// A damaged run, or a variant of which no run was finished.
+    /// A damaged run.
     pub fn choose_rates(&mut self, folder: &Path) -> anyhow::Result<()> {
         let Some(sweep) = &self.study.sweep else { return Ok(()) };
         for (variant, planned) in self.study.variants.iter_mut().zip(&mut self.variants) {
             let curve = RateCurve::read(folder, &variant.name, sweep)?;
-            let best = curve.best().ok_or_else(|| {
-                let rates = "none of its tuning runs came to its end, at any rate of the sweep";
-                ConfigError(format!("{}: {rates}; see the logs in {}", variant.name, folder.join(TUNING).display()))
-            })?;
+            // That all runs diverge is a result, and the lowest rate is the last to do so.
+            let best = curve.best().unwrap_or(sweep.rates[0]);
             variant.lr = Some(best);
             planned.config.train.lr = best;
         }
@@ -296,7 +299,7 @@ impl Factor {
     }
 }
 
-/// A tuning run's variant. Names of variants have no dot, so it cannot be one.
+/// A tuning run's variant.
 fn tuning_name(variant: &str, lr: f64) -> String {
     format!("{variant}-lr-{lr}")
 }
@@ -358,7 +361,7 @@ fn match_width(
     let (name, parts): (_, fn(Budget) -> Parts) = match matching {
         Matching::Params => ("parameters", |budget| budget.params),
         Matching::Flops => ("FLOPs per token", |budget| budget.flops),
-        Matching::Width => return Ok(()),
+        Matching::Width | Matching::Loose => return Ok(()),
     };
     let at = |model: &ModelConfig, d_ff: usize| parts(ModelConfig { d_ff, ..model.clone() }.budget(vocab_size));
     let wanted = parts(reference.budget);

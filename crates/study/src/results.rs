@@ -121,8 +121,9 @@ impl RunResult {
         self.of(Split::Valid).min_by(|a, b| a.loss.total_cmp(&b.loss))
     }
 
-    /// Training speed by the median step; evaluation is not in it.
+    /// Training speed by the median step, of a run that is done; evaluation is not in it.
     pub(crate) fn tokens_per_second(&self) -> Option<f64> {
+        self.last()?;
         let step = median(self.of(Split::Train).map(|line| line.seconds).collect())?;
         Some((self.config.train.batch_size * self.config.model.seq_len) as f64 / step)
     }
@@ -144,8 +145,9 @@ impl RunResult {
         Some(self.last()?.loss - late.iter().sum::<f64>() / late.len() as f64)
     }
 
-    /// Roughness of the early training loss, in nats; see [`roughness`].
+    /// Roughness of the early training loss, in nats, of a run that is done; see [`roughness`].
     pub(crate) fn roughness(&self) -> Option<f64> {
+        self.last()?;
         let losses: Vec<f64> = self.of(Split::Train).map(|line| line.loss).collect();
         roughness(&losses, self.config.train.steps)
     }

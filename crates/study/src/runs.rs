@@ -3,16 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use train::{BadFile, RunConfig, RunFolder};
+use train::{BadFile, ConfigError, RunConfig, RunFolder};
 
 use crate::Comparison;
 use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
 use crate::results::{RunResult, StudyResults};
 use crate::settings::Matching;
-
-/// Parameters this much apart are said to be unmatched.
-const TOLERANCE: f64 = 0.01;
 
 /// Compares run folders. Runs that differ by their seed alone are one variant; the first is the reference.
 ///
@@ -25,13 +22,15 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
             .ok_or_else(|| BadFile::new(path, "is not the folder of a run that has started"))?;
         let of_group = |group: &&mut Vec<RunResult>| differences(&group[0].config, &run.config).is_empty();
         match groups.iter_mut().find(of_group) {
+            Some(group) if group.iter().any(|other| other.config.seed == run.config.seed) => {
+                let problem = format!("has the configuration and the seed of another run, {}", group[0].config.label());
+                return Err(ConfigError(format!("{}: {problem}: a seed counts once", path.display())).into());
+            }
             Some(group) => group.push(run),
             None => groups.push(vec![run]),
         }
     }
     let first = &groups[0][0];
-    let off = |run: &RunResult| (run.meta.n_params as f64 / first.meta.n_params as f64 - 1.0).abs();
-    let is_matched = groups.iter().all(|group| off(&group[0]) <= TOLERANCE);
     let mut variants: Vec<Variant> = vec![];
     for group in &groups {
         let config = &group[0].config;
@@ -46,7 +45,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
     let study = Study {
         name: "runs".into(),
         description: "Runs that are compared as they are.".into(),
-        matching: if is_matched { Matching::Params } else { Matching::Width },
+        matching: Matching::Loose,
         margin,
         // As many as there are; none is missing.
         seeds: 0,
@@ -59,7 +58,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
     Ok(Comparison::of(&results))
 }
 
-/// The keys that two configs do not share, as `train.steps = 40, now 800`; not the names and the seed.
+/// The keys in which two configs differ, as `train.steps = 40, now 800`; not the names and the seed.
 pub fn differences(earlier: &RunConfig, now: &RunConfig) -> Vec<String> {
     let table = |config: &RunConfig| toml::Table::try_from(config).expect("a config is a table");
     let (earlier, now) = (table(earlier), table(now));

@@ -21,6 +21,9 @@ pub enum Matching {
     Flops,
     /// Every variant keeps the `d_ff` that is written; its budget may differ.
     Width,
+    /// Runs that no study matched.
+    #[serde(skip_deserializing)]
+    Loose,
 }
 
 /// Everything that a study file can set, all of it present.

@@ -76,7 +76,7 @@ impl Display for Plan {
         let matched = match self.study.matching {
             Matching::Params => "d_ff is matched by parameters, rounded to the nearest whole number",
             Matching::Flops => "d_ff is matched by FLOPs per token, rounded to the nearest whole number",
-            Matching::Width => "d_ff is as written: budgets are unmatched",
+            Matching::Width | Matching::Loose => "d_ff is as written: budgets are unmatched",
         };
         writeln!(f, "{matched}\n")?;
         writeln!(f, "parameters and FLOPs per token by part; the head's parameters are the embedding's:\n")?;

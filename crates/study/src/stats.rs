@@ -1,6 +1,6 @@
 //! Differences between paired runs, and what they prove.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// Chance of an error of the first kind that verdicts accept.
@@ -10,7 +10,7 @@ const ALPHA: f64 = 0.05;
 const POWER: f64 = 0.8;
 
 /// More seeds than anybody would train.
-const MOST_SEEDS: usize = 10_000;
+const TOO_MANY: usize = 10_000;
 
 /// The mean difference `variant - reference` over runs that share a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -28,7 +28,7 @@ pub(crate) struct Paired {
 }
 
 /// What a comparison says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     /// Lower, beyond doubt, and by more than the margin or perhaps so.
@@ -107,7 +107,7 @@ impl Paired {
                 || clear / error >= quantile(1.0 - ALPHA, n) + quantile(0.5 + POWER / 2.0, n)
         };
         // What decides with n seeds decides with more.
-        let (mut few, mut many) = (self.n, MOST_SEEDS);
+        let (mut few, mut many) = (self.n, TOO_MANY);
         if !decides(many) {
             return None;
         }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use burn::tensor::{Device, Distribution, Tensor};
-use kernels::{Activation, Kernels};
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use kernels::{Activation, AttentionShape, Kernels};
 use model::NormKind;
 use serde::Serialize;
 use strum::VariantArray;
@@ -20,7 +20,8 @@ pub struct Cost {
     pub backward: f64,
 }
 
-/// Each norm on `[batch, seq, d_model]` and each activation on `[batch, seq, d_ff]`, by both kinds of kernels in turn.
+/// Each norm on `[batch, seq, d_model]`, each activation on `[batch, seq, d_ff]`, both branches of a block, and the loss; by both kinds
+/// of kernels in turn.
 ///
 /// # Errors
 /// A config that cannot be run.
@@ -43,6 +44,43 @@ pub fn costs(config: &RunConfig, repeats: usize) -> Result<Vec<Cost>> {
     for &activation in Activation::VARIANTS {
         add(activation.into(), dims(config.model.d_ff), &|x, kernels| kernels.activate(x, activation))?;
     }
+    let d = config.model.d_model;
+    let matrix = |rows: usize, columns: usize| {
+        Tensor::<2>::random([rows, columns], Distribution::Normal(0.0, 0.1), &device).require_grad()
+    };
+    let d_kv = config.model.n_kv_heads * config.model.head_dim();
+    let [wq, wk, wv, wo] = [matrix(d, d), matrix(d, d_kv), matrix(d, d_kv), matrix(d, d)];
+    let shape = AttentionShape {
+        batch: config.train.batch_size,
+        seq: config.model.seq_len,
+        n_heads: config.model.n_heads,
+        n_kv_heads: config.model.n_kv_heads,
+        head_dim: config.model.head_dim(),
+        theta: None,
+    };
+    add("attention", dims(d), &|x, kernels| {
+        let flat = x.flatten::<2>(0, 1);
+        let matrices = [&wq, &wk, &wv, &wo].map(Tensor::clone);
+        kernels.self_attention(flat.clone(), matrices, flat, shape).unsqueeze()
+    })?;
+    let [gate, up, down] = [matrix(d, config.model.d_ff), matrix(d, config.model.d_ff), matrix(config.model.d_ff, d)];
+    add("feed_forward", dims(d), &|x, kernels| {
+        let flat = x.flatten::<2>(0, 1);
+        kernels.feed_forward(flat.clone(), [up.clone(), down.clone()], flat, Activation::Gelu).unsqueeze()
+    })?;
+    add("gated_feed_forward", dims(d), &|x, kernels| {
+        let flat = x.flatten::<2>(0, 1);
+        kernels
+            .gated_feed_forward(flat.clone(), [&gate, &up, &down].map(Tensor::clone), flat, Activation::Silu)
+            .unsqueeze()
+    })?;
+    let head = matrix(config.vocab_size, d);
+    add("loss", dims(d), &|x, kernels| {
+        let flat = x.flatten::<2>(0, 1);
+        let n = flat.dims()[0] as i64;
+        let targets = Tensor::<1, Int>::arange(0..n, &device).remainder_scalar(config.vocab_size as i64);
+        kernels.nll(flat, head.clone(), targets).unsqueeze()
+    })?;
     Ok(all)
 }
 

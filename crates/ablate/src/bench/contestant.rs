@@ -14,7 +14,7 @@ use serde_json::json;
 use train::{ConfigError, RunConfig, Stepper, Turn};
 
 /// The step in PyTorch, which is run as it is.
-pub const PYTORCH: &str = include_str!("../../../../bench/pytorch_step.py");
+const PYTORCH: &str = include_str!("../../../../bench/pytorch_step.py");
 
 /// Steps that are taken before any is timed.
 const WARM_UP: usize = 5;
@@ -99,7 +99,7 @@ pub fn pytorch(job: &serde_json::Value, threads: u16) -> Command {
     command
 }
 
-const NO_TORCH: &str = "--against pytorch: python3 ended without an answer; it needs torch, and one of its models";
+pub const NO_TORCH: &str = "--against pytorch: python3 ended without an answer; it needs torch, and one of its models";
 
 /// A child that answers.
 pub struct Process {

@@ -7,11 +7,12 @@ use anyhow::{Context, Result};
 use data::Dataset;
 use serde::{Deserialize, Serialize};
 use study::Plan;
-use train::EVAL_BATCH_SIZE;
+use train::{ConfigError, EVAL_BATCH_SIZE};
 
-use super::contestant::{Process, pytorch, pytorch_job};
+use super::contestant::{NO_TORCH, Process, pytorch, pytorch_job};
 use crate::cli::{Bench, Opponent, Run};
-use crate::{print, processes};
+use crate::print;
+use crate::processes::{self, Outcome};
 
 #[derive(Serialize)]
 pub struct EndToEnd {
@@ -37,10 +38,18 @@ struct Done {
 }
 
 pub fn measure(plan: &mut Plan, args: &Bench) -> Result<EndToEnd> {
+    if plan.study.sweep.is_some() {
+        return Err(ConfigError(
+            "bench --study: a study whose rates are tuned trains more than its runs; give train.lr".into(),
+        )
+        .into());
+    }
     let folder = tempfile::tempdir().context("no temporary folder can be made")?;
     let run = Run { study: args.study.clone(), jobs: None, plain: true, out: folder.path().into() };
     let start = Instant::now();
-    processes::run_study(plan, &run)?;
+    if !matches!(processes::run_study(plan, &run)?, Outcome::Ended) {
+        return Err(ConfigError("the study did not come to its end, so its time says nothing".into()).into());
+    }
     let ours = start.elapsed().as_secs_f64();
     let n_runs = plan.runs().len();
     let at_once = processes::cores().min(n_runs);
@@ -60,12 +69,14 @@ pub fn measure(plan: &mut Plan, args: &Bench) -> Result<EndToEnd> {
 /// Runs with a thread each, as many at a time as ours.
 fn all_in_pytorch(plan: &Plan, at_once: usize) -> Result<Pytorch> {
     let mut jobs = VecDeque::new();
-    for config in plan.runs() {
-        let batches = Dataset::load(&config.data, config.model.seq_len)?;
-        let sizes: Vec<[usize; 2]> =
-            batches.valid_batches(EVAL_BATCH_SIZE).map(|batch| [batch.windows.batch, batch.windows.seq]).collect();
+    let runs = plan.runs();
+    // All runs of a study share their text and their windows.
+    let data = Dataset::load(&runs[0].data, runs[0].model.seq_len)?;
+    let sizes: Vec<[usize; 2]> =
+        data.valid_batches(EVAL_BATCH_SIZE).map(|batch| [batch.windows.batch, batch.windows.seq]).collect();
+    for config in runs {
         let mut job = pytorch_job(&config, true);
-        job["valid_batches"] = serde_json::to_value(sizes)?;
+        job["valid_batches"] = serde_json::to_value(&sizes)?;
         jobs.push_back(job);
     }
     let start = Instant::now();
@@ -78,8 +89,7 @@ fn all_in_pytorch(plan: &Plan, at_once: usize) -> Result<Pytorch> {
                 let Some(job) = jobs.lock().expect("nobody panics while holding it").pop_front() else {
                     return Ok(compilation);
                 };
-                let silence = "python3 ended without an answer; it needs torch";
-                let done: Done = Process::start(&mut pytorch(&job, 1), silence)?.answer()?;
+                let done: Done = Process::start(&mut pytorch(&job, 1), NO_TORCH)?.answer()?;
                 compilation += done.compilation;
             }
         };

@@ -44,6 +44,7 @@ pub fn forecast(plan: &Plan) -> Result<String> {
     let (_, tuning) = plan.tuning_runs();
     let runs = plan.runs();
     let at_once = processes::cores().min(runs.len());
+    processes::check_memory(&runs, 1)?;
     let (mut seconds, mut bytes) = (0.0, 0.0);
     for config in runs.iter().filter(|run| run.seed == 0) {
         let step = if config.backend.is_cpu() {

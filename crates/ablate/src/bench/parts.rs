@@ -34,7 +34,7 @@ fn text(all: &[Cost], [tokens, d_model, d_ff]: [usize; 3], args: &Bench) -> Stri
         ]);
     }
     format!(
-        "{tokens} tokens; norms of {d_model} numbers, activations of {d_ff}; {} thread(s), medians of {}\n\n{}\n\
+        "{tokens} tokens; norms of {d_model} numbers, activations of {d_ff}; attention and feed-forward with their matrices; {} thread(s), medians of {}\n\n{}\n\
          BatchNorm, GroupNorm and InstanceNorm are compositions of burn's operations in both.\n",
         args.threads,
         args.steps_per_turn,
