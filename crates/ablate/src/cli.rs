@@ -197,10 +197,10 @@ pub struct Bench {
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub steps_per_turn: u16,
     /// Threads of each
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
     /// Processes of each that take their steps at the same time
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub copies: u16,
     /// Measure each norm, each activation, each branch and the loss by itself, at the sizes of the study, as often as a
     /// turn has steps

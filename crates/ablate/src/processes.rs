@@ -263,11 +263,17 @@ impl Job {
     }
 
     fn ask_to_stop(&self) {
-        let Progress::Running(worker) = &self.progress else { return };
-        if let Some(pid) = rustix::process::Pid::from_raw(worker.child.id() as i32) {
-            // It may have ended in the meantime.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        if let Progress::Running(worker) = &self.progress {
+            terminate(&worker.child);
         }
+    }
+}
+
+/// Asks a process to stop.
+pub fn terminate(child: &Child) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        // It may have ended in the meantime.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
 }
 

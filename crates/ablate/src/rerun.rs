@@ -1,12 +1,16 @@
 //! `ablate rerun`: a run once more, and whether it gives the same bits.
 
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use train::{BadFile, RunFolder, State, first_difference};
+use train::{BadFile, ConfigError, RunFolder, State, first_difference};
 
 use crate::cli::Rerun;
-use crate::print;
+use crate::processes::{command_line, terminate};
+use crate::{print, stop};
 
 pub fn run(args: &Rerun) -> Result<u8> {
     let first = RunFolder::new(&args.run);
@@ -14,23 +18,35 @@ pub fn run(args: &Rerun) -> Result<u8> {
         return Err(BadFile::new(&args.run, "is not the folder of a finished run").into());
     }
     let (config, meta) = (first.config()?, first.meta()?);
+    if args.verify {
+        // What cannot be compared is to be known before it is trained again.
+        first_difference(&first, &first)?;
+    }
     let temporary = tempfile::tempdir().context("no temporary folder can be made")?;
     let out = args.out.clone().unwrap_or_else(|| temporary.path().join("run"));
     if out.exists() {
-        return Err(train::ConfigError(format!("{}: exists already; choose another --out", out.display())).into());
+        return Err(ConfigError(format!("{}: exists already; choose another --out", out.display())).into());
     }
+    let stop = stop::on_signal()?;
     let program = std::env::current_exe().context("where this program lies")?;
     let mut worker = Command::new(program);
-    worker
-        .arg("worker")
-        .arg(&out)
-        .arg(toml::to_string(&config)?)
-        .args(["--command", &crate::processes::command_line()]);
-    let status = worker.status().context("starting a run")?;
-    let again = RunFolder::new(&out);
-    if !status.success() {
-        let message = again.status()?.and_then(|status| status.message).unwrap_or_else(|| status.to_string());
-        anyhow::bail!("{}: trained again, it did not come to its end: {message}", args.run.display());
+    worker.arg("worker").arg(&out).arg(toml::to_string(&config)?).args(["--command", &command_line()]);
+    let mut worker = worker.process_group(0).stdin(Stdio::null()).spawn().context("starting a run")?;
+    let mut asked = false;
+    let ended = loop {
+        if let Some(ended) = worker.try_wait().context("waiting for the run")? {
+            break ended;
+        }
+        if stop.load(Ordering::Relaxed) && !asked {
+            asked = true;
+            terminate(&worker);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    if !ended.success() {
+        // What did not come to its end is of no use, and would be in the way of the next try. Why, the run has said itself.
+        let _ = std::fs::remove_dir_all(&out);
+        return Ok(ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
     }
     if !args.verify {
         return print(&format!("{}\n", out.display()));
@@ -40,7 +56,7 @@ pub fn run(args: &Rerun) -> Result<u8> {
         true => String::new(),
         false => format!(" (made at commit {}, again at {commit})", meta.commit),
     };
-    match first_difference(&first, &again)? {
+    match first_difference(&first, &RunFolder::new(&out))? {
         None => print(&format!("{}: the same bits in every loss and every weight{made}\n", args.run.display())),
         Some(what) => {
             print(&format!("{}: not the same{made}: {what}\n", args.run.display()))?;

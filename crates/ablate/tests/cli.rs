@@ -339,7 +339,7 @@ fn a_bad_study_file_is_named_with_its_line() {
     check("[train]\nlr = -1\n", "bad.toml:2: train.lr = -1: must be a positive number");
     check("[train]\nbeta2 = 0.999999999\n", "bad.toml:2: train.beta2 = 0.999999999: must be at least 0 and below 1");
     check("[modle]\n", "bad.toml:1: unknown key `modle`");
-    check("[[variant]]\nname = \"a b\"\n", "bad.toml:1: the name `a b` must be letters");
+    check("[[variant]]\nname = \"a b\"\n", "bad.toml:1: the name `a b` must be at most 100 letters");
     check("[[variant]]\nname = \"baseline\"\n", "bad.toml:1: a second variant named `baseline`");
     check("[[variant]]\nname = \"a\"\n", "bad.toml:1: variant `a` is the same as `baseline`");
     check("[[variant]]\nname = \"a\"\nmodel.d_ff = 7\n", "bad.toml:3: model.d_ff is chosen by match = \"params\"");
@@ -622,10 +622,30 @@ fn rates_are_tuned_on_seeds_of_their_own() {
     assert!(place.ok(&["tuned"]).contains("4 runs, 0 to do (4 complete)"));
     let report = place.ok(&["report", "tuned"]);
     assert!(report.contains("loss by learning rate"), "{report}");
+    // Runs at rates that are not the chosen ones say nothing.
+    let path = place.path("runs/tuned/study.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut unchosen: Value = serde_json::from_str(&text).unwrap();
+    unchosen["variants"].as_array_mut().unwrap().iter_mut().for_each(|variant| variant["lr"] = Value::Null);
+    fs::write(&path, unchosen.to_string()).unwrap();
+    let report = place.ok(&["report", "tuned"]);
+    assert!(report.contains("not chosen yet") && !report.contains("95% interval"), "{report}");
+    // A tuning run that fails ends the search, and is said.
+    let run = place.path("runs/tuned/tuning/baseline-lr-0.001/seed-10000");
+    fs::remove_dir_all(&run).unwrap();
+    fs::write(&run, "in the way").unwrap();
+    let output = place.ablate(&["tuned"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("not chosen yet. Without a result:"), "{text}");
+    fs::remove_file(&run).unwrap();
     // A rate that is given ends the search.
     let given = place.ok(&["tuned", "--set", "train.lr=2e-3"]);
     assert!(given.contains("at rates as written") && !given.contains("loss by learning rate"), "{given}");
-    place.fails(&["tuned", "--set", "train.lr.sweep=[3e-3, 1e-3, 2e-3]"], 2, "must be three or more rising rates");
+    place.fails(
+        &["tuned", "--set", "train.lr.sweep=[3e-3, 1e-3, 2e-3]"],
+        2,
+        "must be three or more rising, positive rates",
+    );
 }
 
 #[test]
@@ -642,6 +662,17 @@ fn a_grid_gives_effects() {
     fs::write(place.path("experiments/bad.toml"), bad).unwrap();
     place.fails(&["bad"], 2, "must be a list of two values or more");
     place.fails(&["grid", "--set", "model.norm=dyt"], 2, "`model.norm` is a factor of the grid: layernorm, rmsnorm");
+    for (levels, part) in [
+        ("model.norm = [\"dyt\", \"rmsnorm\", \"dyt\"]", "has the level \"dyt\" twice"),
+        ("model.norm = [\"dyt\", \"none\"]\n\"model.norm\" = [\"rmsnorm\", \"none\"]", "is there twice"),
+        (
+            "train.beta1 = [0.1, 0.2, 0.3, 0.4, 0.5]\ntrain.beta2 = [0.1, 0.2, 0.3, 0.4, 0.5]\ntrain.grad_clip = [0.1, 0.2, 0.3, 0.4, 0.5]",
+            "more than 100 combinations",
+        ),
+    ] {
+        fs::write(place.path("experiments/bad.toml"), format!("{head}\n[grid]\n{levels}\n")).unwrap();
+        place.fails(&["show", "bad"], 2, part);
+    }
     fs::write(place.path("experiments/bad.toml"), "grid = 3\n").unwrap();
     place.fails(&["bad"], 2, "the grid is a table of keys with their levels");
 }
@@ -665,6 +696,11 @@ fn runs_are_compared_and_repeated() {
     let output = place.ablate(&["rerun", &names[0], "--verify"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     place.fails(&["compare", &names[0], &names[0]], 2, "a seed counts once");
+    let output = place.ablate(&["compare", &names[0], &names[1], "--margin", "nan"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let weights = place.path("runs/small/swiglu/seed-1/checkpoints/final/model.safetensors");
+    fs::write(&weights, "nothing").unwrap();
+    place.fails(&["rerun", &names[3], "--verify"], 5, "model.safetensors: is damaged");
     place.fails(&["compare", &names[0], "runs/nothing"], 5, "is not the folder of a run");
     place.ok(&["small", "--seeds", "1", "--steps", "6", "--out", "shorter"]);
     let shorter = place.path("shorter/small/swiglu/seed-0").display().to_string();

@@ -127,6 +127,9 @@ impl Comparison {
         let rates = match &self.study.sweep {
             // What other people's runs went through is not known.
             _ if self.study.matching == Matching::Loose => None,
+            Some(_) if self.study.variants.iter().any(|variant| variant.lr.is_none()) => {
+                Some("Learning rates are not chosen yet: the runs that choose them have not all ended.".into())
+            }
             Some(sweep) => Some(format!(
                 "Learning rates are tuned for each variant: {} rates, {} of their own at each.",
                 sweep.rates.len(),
@@ -213,8 +216,8 @@ impl Comparison {
                     Some(floor) => show(row.loss, |loss| format!("{:.4}", loss - floor)),
                     None => show(row.bits_per_byte, |bits| format!("{bits:.4}")),
                 },
-                show(row.perplexity, |ppl| format!("{ppl:.3}")),
-                show(row.difference, |d| difference(&d, |nats| format!("{:+.2}%", percent(nats)))),
+                show(row.perplexity, perplexity),
+                show(row.difference, |d| difference(&d, percent_of)),
                 show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
                 show(row.verdict, |verdict| verdict.word().into()),
                 show(row.tokens_per_second, |speed| grouped(speed.round() as usize)),
@@ -312,7 +315,7 @@ impl Comparison {
         for effect in &self.effects {
             table.rows.push(vec![
                 effect.name.clone(),
-                difference(&effect.difference, |nats| format!("{:+.2}%", percent(nats))),
+                difference(&effect.difference, percent_of),
                 format!("{} of {}", effect.difference.n_lower, effect.difference.n),
                 show(effect.verdict, |verdict| verdict.word().into()),
             ]);
@@ -424,14 +427,14 @@ impl Row {
                 "{name}: {said}no seed is finished for both it and {against}, so nothing can be said of its loss."
             );
         };
-        let size = format!(
-            "{:.2}% {}",
-            percent(difference.mean).abs(),
-            if difference.mean < 0.0 { "lower" } else { "higher" }
-        );
+        let size = match difference.mean {
+            mean if mean < 0.0 => format!("{} lower", percent_of(mean).trim_start_matches('-')),
+            mean if mean > 0.0 => format!("{} higher", percent_of(mean).trim_start_matches('+')),
+            _ => "the same".into(),
+        };
         let mut text = match (difference.interval, self.verdict) {
             (Some((low, high)), Some(verdict)) => {
-                let interval = format!("95% interval {:+.2}% to {:+.2}%", percent(low), percent(high));
+                let interval = format!("95% interval {} to {}", percent_of(low), percent_of(high));
                 let found = format!(
                     "perplexity {size} ({interval}), lower in {} of {} seeds",
                     difference.n_lower, difference.n
@@ -529,6 +532,17 @@ impl Study {
         let rates = if self.sweep.is_some() { "each at its own best learning rate" } else { "at rates as written" };
         format!("{budgets}, {rates}")
     }
+}
+
+/// A difference in nats as a change of perplexity, as it is printed.
+fn percent_of(nats: f64) -> String {
+    let percent = percent(nats);
+    if percent.abs() < 1e4 { format!("{percent:+.2}%") } else { format!("{percent:+.1e}%") }
+}
+
+/// A perplexity as it is printed.
+fn perplexity(ppl: f64) -> String {
+    if ppl < 1e5 { format!("{ppl:.3}") } else { format!("{ppl:.2e}") }
 }
 
 /// A difference in nats as a change of perplexity in percent.

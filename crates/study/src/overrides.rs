@@ -78,7 +78,7 @@ impl Override {
             .filter(|rates| rates.len() > 2 && is_rising(rates) && rates.iter().all(|rate| rate.is_finite()))
             .ok_or_else(|| {
                 self.error(format!(
-                    "{SWEEP} = {}: must be three or more rising rates, as in [1e-3, 3e-3, 1e-2]",
+                    "{SWEEP} = {}: must be three or more rising, positive rates, as in [1e-3, 3e-3, 1e-2]",
                     short(&self.value)
                 ))
             })
@@ -357,7 +357,7 @@ fn names(text: &str, key: &str) -> bool {
 }
 
 /// A value as it is quoted in an error.
-fn short(value: &Value) -> String {
+pub(crate) fn short(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),

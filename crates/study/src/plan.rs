@@ -10,7 +10,7 @@ use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, write_whole};
 
 use crate::Override;
 use crate::compare::grouped;
-use crate::overrides::{Overlay, SWEEP, StudyText, combinations, parse};
+use crate::overrides::{Overlay, SWEEP, StudyText, combinations, parse, short};
 use crate::rates::RateCurve;
 use crate::settings::{Matching, Settings};
 
@@ -19,6 +19,9 @@ const TOLERANCE: f64 = 0.01;
 
 /// Largest number of runs of a variant; seeds from here on are for tuning.
 const MOST_SEEDS: usize = 10_000;
+
+/// Largest number of variants in a grid.
+const MOST_COMBINATIONS: usize = 100;
 
 /// Where the runs of a sweep lie in a study's folder.
 const TUNING: &str = "tuning";
@@ -128,7 +131,7 @@ impl Plan {
         let kernels = kernels.unwrap_or(if backend.is_cpu() { Kernels::Fused } else { Kernels::Plain });
         let StudyText { own, variants: mut variant_texts, grid } = parse(text, file)?;
         let mut base = Overlay::baseline();
-        let mut rates = None;
+        let (mut rates, mut sweep_of) = (None, None);
         for change in own.iter().chain(overrides) {
             if let Some(factor) = grid.iter().find(|factor| factor[0].key == change.key) {
                 let levels = Factor::of(factor).levels.join(", ");
@@ -142,6 +145,7 @@ impl Plan {
                     let own = change.rates()?;
                     base.apply(&change.with("train.lr", own[own.len() / 2]))?;
                     rates = Some(own);
+                    sweep_of = Some(change);
                 }
                 key => {
                     // A rate that is given ends the search for one.
@@ -150,6 +154,7 @@ impl Plan {
                 }
             }
         }
+        check_grid(&grid)?;
         let mut of_grid = combinations(&grid);
         if !of_grid.is_empty() {
             let reference = of_grid.remove(0);
@@ -200,7 +205,15 @@ impl Plan {
             sweep: rates.map(|rates| Sweep { rates, seeds: settings.tuning_seeds }),
             variants: vec![reference.description(vec![], vec![0; grid.len()])],
         };
+        if let (Some(sweep), Some(change)) = (&study.sweep, sweep_of) {
+            for &lr in &sweep.rates {
+                let mut config = reference.config.clone();
+                config.train.lr = lr;
+                config.validate().map_err(|error| change.error(error))?;
+            }
+        }
         let mut variants = vec![reference];
+        let mut known = vec![(settings.reference.clone(), settings.clone())];
         for text in variant_texts {
             check_variant_name(&text.name, &text.origin)?;
             if study.variants.iter().any(|variant| variant.name == text.name) {
@@ -214,10 +227,11 @@ impl Plan {
                 overlay.apply_to_variant(change)?;
             }
             let variant_settings = overlay.settings()?;
-            if variant_settings == settings {
-                let same = format!("{}: variant `{}` is the same as `{}`", text.origin, text.name, settings.reference);
+            if let Some((other, _)) = known.iter().find(|(_, other)| *other == variant_settings) {
+                let same = format!("{}: variant `{}` is the same as `{other}`", text.origin, text.name);
                 return Err(ConfigError(format!("{same}: it changes nothing that is not so already")).into());
             }
+            known.push((text.name.clone(), variant_settings.clone()));
             let mut config = run(&text.name, &variant_settings);
             // Sizes that make no model are for `PlannedVariant::new` to report.
             if config.model.validate().is_ok() {
@@ -321,8 +335,21 @@ impl Study {
         })?;
         let study: Study = serde_json::from_str(&text)
             .map_err(|error| BadFile::new(&path, format!("is damaged or of another version: {error}")))?;
-        if study.variants.is_empty() || study.seeds > MOST_SEEDS {
-            return Err(BadFile::new(&path, "is damaged: it names no variant, or too many seeds"));
+        let is_sound = !study.variants.is_empty()
+            && study.seeds <= MOST_SEEDS
+            && (0.0..100.0).contains(&study.margin)
+            && study.sweep.iter().all(|sweep| sweep.seeds <= MOST_SEEDS && !sweep.rates.is_empty())
+            && study.variants.iter().all(|variant| {
+                let levels = variant.levels.iter().zip(&study.grid);
+                variant.levels.is_empty()
+                    || variant.levels.len() == study.grid.len()
+                        && levels.into_iter().all(|(level, factor)| *level < factor.levels.len())
+            });
+        if !is_sound {
+            return Err(BadFile::new(
+                &path,
+                "is damaged: its variants, seeds, margin, sweep and grid do not go together",
+            ));
         }
         Ok(study)
     }
@@ -391,6 +418,28 @@ fn match_width(
     Ok(())
 }
 
+/// Refuses a grid that nobody could train, and one whose factors or levels come twice.
+fn check_grid(grid: &[Vec<Override>]) -> Result<(), ConfigError> {
+    let mut n: usize = 1;
+    for (i, factor) in grid.iter().enumerate() {
+        let key = &factor[0].key;
+        if grid[..i].iter().any(|other| other[0].key == *key) {
+            return Err(factor[0].error(format!("grid.{key} is there twice")));
+        }
+        if let Some(level) =
+            factor.iter().enumerate().find(|(i, level)| factor[..*i].iter().any(|other| other.value == level.value))
+        {
+            return Err(factor[0].error(format!("grid.{key} has the level {} twice", short(&level.1.value))));
+        }
+        n = n.saturating_mul(factor.len());
+        if n > MOST_COMBINATIONS {
+            let most = format!("the grid has more than {MOST_COMBINATIONS} combinations; take out levels or factors");
+            return Err(factor[0].error(most));
+        }
+    }
+    Ok(())
+}
+
 /// Names of variants lie beside the files of a study.
 fn check_variant_name(name: &str, origin: &str) -> Result<(), ConfigError> {
     if name.contains('.') || name.starts_with("replaced-") || name == TUNING {
@@ -406,7 +455,7 @@ fn check_name(name: &str, origin: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || name.len() > 100 || !name.chars().all(plain) {
         return Err(ConfigError(format!(
-            "{origin}: the name `{name}` must be letters, digits, `-`, `_` and `.`, for it names a folder"
+            "{origin}: the name `{name}` must be at most 100 letters, digits, `-`, `_` and `.`, for it names a folder"
         )));
     }
     Ok(())

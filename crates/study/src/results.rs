@@ -42,7 +42,10 @@ impl StudyResults {
         for variant in &study.variants {
             let mut started = vec![];
             for seed in 0..study.seeds {
-                started.extend(RunResult::read(&RunFolder::within(folder, &variant.name, seed as u64))?);
+                let run = RunResult::read(&RunFolder::within(folder, &variant.name, seed as u64))?;
+                // Of a sweep that has not come to its end, or was done again, there may be runs at rates of before.
+                let is_of_now = |run: &RunResult| study.sweep.is_none() || variant.lr == Some(run.config.train.lr);
+                started.extend(run.filter(is_of_now));
             }
             runs.push(started);
         }

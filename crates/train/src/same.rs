@@ -1,10 +1,10 @@
 //! Whether two runs came out the same, bit by bit.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use safetensors::tensor::SafeTensors;
 
 use crate::folder::read_file;
-use crate::{MetricLine, RunFolder};
+use crate::{BadFile, MetricLine, RunFolder};
 
 /// The first thing in which two finished runs differ, but for the time they took; `None` if there is nothing.
 ///
@@ -23,8 +23,7 @@ pub fn first_difference(a: &RunFolder, b: &RunFolder) -> Result<Option<String>> 
         return Ok(Some(format!("metrics.jsonl: {} lines against {}", ours.len(), theirs.len())));
     }
     let (ours, theirs) = (read_file(&a.weights_path())?, read_file(&b.weights_path())?);
-    let read = |bytes| SafeTensors::deserialize(bytes).context("a file of weights is damaged");
-    let (ours, theirs) = (read(&ours)?, read(&theirs)?);
+    let (ours, theirs) = (tensors(a, &ours)?, tensors(b, &theirs)?);
     let mut names = ours.names();
     names.sort();
     for name in names {
@@ -34,4 +33,9 @@ pub fn first_difference(a: &RunFolder, b: &RunFolder) -> Result<Option<String>> 
         }
     }
     Ok((ours.len() != theirs.len()).then(|| "the names of the weights".into()))
+}
+
+fn tensors<'a>(folder: &RunFolder, bytes: &'a [u8]) -> Result<SafeTensors<'a>, BadFile> {
+    SafeTensors::deserialize(bytes)
+        .map_err(|error| BadFile::new(&folder.weights_path(), format!("is damaged: {error}")))
 }

@@ -101,6 +101,18 @@ pub fn pytorch(job: &serde_json::Value, threads: u16) -> Command {
 
 pub const NO_TORCH: &str = "--against pytorch: python3 ended without an answer; it needs torch, and one of its models";
 
+/// Whether there is a PyTorch to measure against.
+///
+/// # Errors
+/// There is none.
+pub fn look_for_torch() -> Result<(), ConfigError> {
+    match Command::new("python3").args(["-c", "import torch"]).stderr(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(ConfigError("--against pytorch: python3 has no torch; install it, or leave this out".into())),
+        Err(error) => Err(ConfigError(format!("--against pytorch: python3 cannot be run: {error}"))),
+    }
+}
+
 /// A child that answers.
 pub struct Process {
     child: Child,

@@ -6,12 +6,14 @@ mod parts;
 mod scaling;
 mod turns;
 
+use std::fs::OpenOptions;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 use study::{Plan, median};
 use train::write_whole;
 
-use crate::cli::Bench;
+use crate::cli::{Bench, Opponent};
 use crate::{plan, processes};
 use contestant::Contestant;
 
@@ -19,6 +21,15 @@ pub use contestant::work;
 
 pub fn run(args: &Bench) -> Result<u8> {
     let mut plan = plan(&args.study)?;
+    // What could not be said at the end is to be known now.
+    if let Some(path) = &args.json {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        file.with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
+    if args.against.contains(&Opponent::Pytorch) {
+        contestant::look_for_torch()?;
+    }
+    processes::check_memory(&plan.runs(), args.copies.into())?;
     if args.end_to_end {
         write(args, &end_to_end::measure(&mut plan, args)?)?;
     } else if args.parts {
