@@ -11,7 +11,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
 
-/// How the vertical axis is divided.
+/// How an axis is divided.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Scale {
     Linear,
@@ -37,73 +37,140 @@ impl Scale {
     }
 }
 
-/// An SVG of the curves, or a sentence where there is nothing yet. Series `i` is drawn in the style classes `series i`.
-pub(super) fn lines(label: &str, y_label: &str, scale: Scale, curves: &[Curve]) -> String {
-    let points = || curves.iter().flat_map(|curve| &curve.points);
-    if points().next().is_none() {
-        return "<p>Nothing has been measured yet.</p>\n".into();
+/// What a chart shows.
+pub(super) struct Chart<'a> {
+    pub(super) label: &'a str,
+    pub(super) x_label: &'a str,
+    pub(super) y_label: &'a str,
+    pub(super) x_scale: Scale,
+    /// Whether values can be shown on a logarithmic axis: they are all positive.
+    pub(super) has_log: bool,
+    pub(super) curves: &'a [Curve],
+}
+
+impl Chart<'_> {
+    /// A figure with what the page's script works on, or a sentence where there is nothing yet. Series `i` is drawn in the style
+    /// classes `series i`.
+    pub(super) fn figure(&self) -> String {
+        if self.curves.iter().all(|curve| curve.points.is_empty()) {
+            return "<p>Nothing has been measured yet.</p>\n".into();
+        }
+        let control = |text: &str| format!("<label>{text}</label> ");
+        let mut controls = String::new();
+        if self.curves.iter().any(|curve| curve.seeds.len() > 1) {
+            controls += &control("<input type=\"checkbox\" name=\"seeds\"> each seed");
+        }
+        if self.has_log {
+            controls += &control("<input type=\"checkbox\" name=\"log\"> logarithmic");
+        }
+        controls += &control(
+            "smoothing <input type=\"range\" name=\"smooth\" min=\"0\" max=\"0.95\" step=\"0.05\" value=\"0\">",
+        );
+        controls += "<button type=\"button\" name=\"save\">save as SVG</button>";
+        let mut figure = format!("<figure class=\"chart\"><p class=\"controls\">{controls}</p>\n");
+        figure += &self.svg(Scale::Linear);
+        if self.has_log {
+            figure += &self.svg(Scale::Log);
+        }
+        figure + "<output aria-live=\"polite\"></output></figure>\n"
     }
-    let (x_low, x_high) = extent(points().map(|point| point.0));
-    let (mut low, mut high) = extent(points().flat_map(|point| [point.1, point.3]));
-    if scale == Scale::Linear {
-        let margin = 0.04 * (high - low);
-        (low, high) = (low - margin, high + margin);
-    }
-    let (bottom, height) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
-    let x = |step: f64| LEFT + (step - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT);
-    let y = |value: f64| {
-        let (low, high) = (scale.forward(low), scale.forward(high));
-        bottom - (scale.forward(value) - low) / (high - low) * height
-    };
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\" xmlns=\"http://www.w3.org/2000/svg\">\n"
-    );
-    let mut draw = |part: String| svg.push_str(&(part + "\n"));
-    for tick in scale.ticks(low, high) {
-        let at = y(tick);
-        draw(format!("<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>", WIDTH - RIGHT));
-        draw(format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT - 8.0, at + 4.0, short(tick)));
-    }
-    for tick in ticks(x_low, x_high) {
-        let at = x(tick);
-        draw(format!("<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>", bottom + 18.0, short(tick)));
-    }
-    draw(format!(
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">step</text>",
-        (LEFT + WIDTH) / 2.0,
-        HEIGHT - 6.0
-    ));
-    draw(format!(
-        "<text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{y_label}</text>",
-        TOP + height / 2.0
-    ));
-    for (i, curve) in curves.iter().enumerate() {
+
+    fn svg(&self, scale: Scale) -> String {
+        let curves = self.curves;
+        let points = || curves.iter().flat_map(|curve| &curve.points);
+        let (x_low, x_high) = extent(points().map(|point| self.x_scale.forward(point.0)));
+        let (mut low, mut high) = extent(points().flat_map(|point| [point.1, point.3]));
+        if scale == Scale::Linear {
+            let margin = 0.04 * (high - low);
+            (low, high) = (low - margin, high + margin);
+        }
+        let (bottom, height) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
+        let x = |step: f64| LEFT + (self.x_scale.forward(step) - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT);
+        let y = |value: f64| {
+            let (low, high) = (scale.forward(low), scale.forward(high));
+            bottom - (scale.forward(value) - low) / (high - low) * height
+        };
+        let class = if scale == Scale::Log { "log" } else { "linear" };
+        let x_class = if self.x_scale == Scale::Log { "log" } else { "linear" };
+        let mut svg = format!(
+            "<svg class=\"{class}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" tabindex=\"0\" aria-label=\"{}\" \
+             data-x=\"{x_low} {x_high} {LEFT} {} {x_class}\" data-y=\"{} {} {bottom} {TOP} {class}\" data-name=\"{}\" \
+             xmlns=\"http://www.w3.org/2000/svg\">\n",
+            self.label,
+            WIDTH - RIGHT,
+            scale.forward(low),
+            scale.forward(high),
+            self.x_label,
+        );
+        let mut draw = |part: String| svg.push_str(&(part + "\n"));
+        for tick in scale.ticks(low, high) {
+            let at = y(tick);
+            draw(format!(
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
+                WIDTH - RIGHT
+            ));
+            draw(format!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 8.0,
+                at + 4.0,
+                short(tick)
+            ));
+        }
+        let x_ticks = match self.x_scale {
+            Scale::Linear => ticks(x_low, x_high),
+            Scale::Log => self.x_scale.ticks(x_low.exp() * 0.999, x_high.exp() * 1.001),
+        };
+        for tick in x_ticks {
+            let at = x(tick);
+            draw(format!(
+                "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                bottom + 18.0,
+                short(tick)
+            ));
+        }
+        draw(format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            (LEFT + WIDTH) / 2.0,
+            HEIGHT - 6.0,
+            self.x_label
+        ));
+        draw(format!(
+            "<text transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            TOP + height / 2.0,
+            self.y_label
+        ));
         let path = |points: &mut dyn Iterator<Item = (f64, f64)>| {
             let mut text = String::new();
             for (step, value) in points {
-                write!(text, "{:.1},{:.1} ", x(step), y(value)).expect("writing to a string");
+                write!(text, "{:.1},{:.1} ", x(step), y(value).clamp(TOP, bottom)).expect("writing to a string");
             }
             text
         };
-        let mut outline = curve.points.iter().map(|p| (p.0, p.3)).chain(curve.points.iter().rev().map(|p| (p.0, p.1)));
-        draw(format!("<polygon class=\"spread series{i}\" points=\"{}\"/>", path(&mut outline)));
-        let mut mean = curve.points.iter().map(|p| (p.0, p.2));
-        if curve.points.len() <= MOST_MARKS {
-            for point in &curve.points {
-                draw(format!(
-                    "<circle class=\"mark series{i}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
-                    x(point.0),
-                    y(point.2)
-                ));
+        for (i, curve) in curves.iter().enumerate() {
+            let mut outline =
+                curve.points.iter().map(|p| (p.0, p.3)).chain(curve.points.iter().rev().map(|p| (p.0, p.1)));
+            draw(format!("<polygon class=\"spread series{i}\" points=\"{}\"/>", path(&mut outline)));
+            for seed in curve.seeds.iter().filter(|_| curve.seeds.len() > 1) {
+                let points = path(&mut seed.iter().copied());
+                draw(format!("<polyline class=\"seed series{i}\" points=\"{points}\"/>"));
             }
+            if curve.points.len() <= MOST_MARKS {
+                for point in &curve.points {
+                    draw(format!(
+                        "<circle class=\"mark series{i}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
+                        x(point.0),
+                        y(point.2)
+                    ));
+                }
+            }
+            draw(format!(
+                "<polyline class=\"mean series{i}\" points=\"{}\"><title>{}</title></polyline>",
+                path(&mut curve.points.iter().map(|p| (p.0, p.2))),
+                curve.name
+            ));
         }
-        draw(format!(
-            "<polyline class=\"mean series{i}\" points=\"{}\"><title>{}</title></polyline>",
-            path(&mut mean),
-            curve.name
-        ));
+        svg + "</svg>\n"
     }
-    svg + "</svg>\n"
 }
 
 /// Most points of a curve that are marked one by one.
@@ -146,10 +213,14 @@ mod tests {
 
     #[test]
     fn nothing_and_a_single_point_can_be_drawn() {
-        let curve = |points| vec![Curve { name: "a".into(), points }];
+        let curve = |points| vec![Curve { name: "a".into(), points, seeds: vec![] }];
         for curves in [vec![], curve(vec![]), curve(vec![(1.0, 2.0, 2.0, 2.0)])] {
-            let svg = lines("label", "loss", Scale::Log, &curves);
-            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            for x_scale in [Scale::Linear, Scale::Log] {
+                let chart =
+                    Chart { label: "label", x_label: "step", y_label: "loss", x_scale, has_log: true, curves: &curves };
+                let figure = chart.figure();
+                assert!(!figure.contains("NaN") && !figure.contains("inf"), "{figure}");
+            }
         }
     }
 }

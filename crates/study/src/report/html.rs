@@ -1,10 +1,13 @@
 //! `report.html`: one file that needs nothing else.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use data::Split;
+use sha2::{Digest, Sha256};
 use train::RunConfig;
 
-use super::chart::{Scale, lines};
-use super::{Curve, changes, curves};
+use super::chart::{Chart, Scale};
+use super::{Curve, changes, curves, differences, rates};
 use crate::Comparison;
 use crate::plan::{Study, Variant};
 use crate::results::StudyResults;
@@ -40,21 +43,32 @@ h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.15rem; }
 .finding { font-size: 1.1rem; margin: .5rem 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--faint); }
+th, td { padding: .35rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--faint); }
 th:first-child, td:first-child { text-align: left; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); }
 .grid { stroke: var(--faint); } .mean { fill: none; stroke-width: 2; } .spread { stroke: none; opacity: .2; }
+figure.chart { margin: 0; } .controls { display: none; font-size: .85rem; } .live .controls { display: block; } .controls label { margin-right: 1rem; white-space: nowrap; }
+.chart svg.log, .chart .seed { display: none; } .chart.log svg.log { display: block; } .chart.log svg.linear { display: none; }
+.chart.seeds .seed { display: inline; } .chart.seeds .spread { display: none; } .chart output { display: block; min-height: 1.5em; font-size: .85rem; }
+.seed { fill: none; stroke-width: 1; opacity: .5; } .cursor { stroke: var(--soft); stroke-dasharray: 3 3; } svg:focus { outline: 2px solid var(--faint); }
+@media print { .controls, output { display: none !important; } body { max-width: none; margin: 0; } h2, figure { break-inside: avoid; } }
 .legend span { margin-right: 1.2rem; white-space: nowrap; } .legend i { display: inline-block; width: 1.2rem; height: .25rem; margin-right: .4rem; vertical-align: middle; }
 pre { overflow-x: auto; font-size: .85rem; } .soft { color: var(--soft); }
 ";
+
+/// Hover, smoothing, axes, single seeds and saving; no other script may run in the page.
+const SCRIPT: &str = include_str!("page.js");
 
 /// The page of a study.
 pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     let name = escape(&comparison.study.name);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{name}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+         script-src 'sha256-{}'\">\n<title>{name}</title>\n\
          <style>{STYLE}{}</style>\n</head>\n<body>\n<h1>{name}</h1>\n<p class=\"soft\">{}</p>\n",
+        STANDARD.encode(Sha256::digest(SCRIPT)),
         series_style(results.runs.len()),
         escape(&comparison.study.description)
     );
@@ -67,24 +81,28 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
         page += &format!("<p class=\"soft\">{}</p>\n", escape(&note));
     }
     let legend = legend(&results.study);
-    let mut section = |title: &str, text: &str, scale: Scale, curves: &[Curve]| {
-        let chart = lines(title, "nats per token", scale, curves);
-        page += &format!("<h2>{title}</h2>\n<p class=\"soft\">{text}</p>\n{legend}{chart}");
+    let mut section = |title: &str, text: &str, chart: Chart| {
+        page += &format!("<h2>{title}</h2>\n<p class=\"soft\">{text}</p>\n{legend}{}", chart.figure());
     };
-    section(
-        "Validation loss",
-        "The whole validation split. Line: mean over seeds; band: lowest to highest seed.",
-        Scale::Linear,
-        &curves(results, Split::Valid, N_BINS),
-    );
-    section(
-        "Training loss",
-        "The batch of each step, averaged within bins of steps; logarithmic scale. Line and band as above.",
-        Scale::Log,
-        &curves(results, Split::Train, N_BINS),
-    );
-    if let Some(rates) = comparison.rates() {
-        page += &format!("<h2>Learning rates</h2>\n<p class=\"soft\">{RATES}</p>\n{}", table(&rates));
+    let valid = curves(results, Split::Valid, N_BINS);
+    let train = curves(results, Split::Train, N_BINS);
+    let text = "The whole validation split. Line: mean over seeds; band: lowest to highest seed.";
+    section("Validation loss", text, by_step("Validation loss", &valid));
+    let text = "The batch of each step, averaged within bins of steps. Line and band as above; each seed is drawn with its lowest and \
+                highest batch of a bin.";
+    section("Training loss", text, by_step("Training loss", &train));
+    if results.study.variants.len() > 1 {
+        let found = differences(results, Split::Train, N_BINS / 4);
+        let chart = Chart { has_log: false, ..by_step("Difference to the reference", &found) };
+        let text =
+            "Training loss less that of the reference, seed by seed, averaged within bins of steps. Below zero: lower.";
+        section("Difference to the reference", text, chart);
+    }
+    if let Some(table_of_rates) = comparison.rates() {
+        let found = rates(results);
+        let chart = Chart { x_label: "learning rate", x_scale: Scale::Log, ..by_step("Loss by learning rate", &found) };
+        section("Learning rates", RATES, chart);
+        page += &table(&table_of_rates);
     }
     if let Some(effects) = comparison.effects() {
         page += &format!("<h2>Effects</h2>\n<p class=\"soft\">{EFFECTS}</p>\n{}", table(&effects));
@@ -102,14 +120,19 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     }
     page += &what_differs(&results.study);
     page += &provenance(results);
-    page + "</body>\n</html>\n"
+    page + &format!("<script>{SCRIPT}</script>\n</body>\n</html>\n")
+}
+
+/// A chart of nats per token by training step.
+fn by_step<'a>(label: &'a str, curves: &'a [Curve]) -> Chart<'a> {
+    Chart { label, x_label: "step", y_label: "nats per token", x_scale: Scale::Linear, has_log: true, curves }
 }
 
 fn series_style(n: usize) -> String {
     (0..n)
         .map(|i| {
             let color = COLORS[i % COLORS.len()];
-            format!(".mean.series{i} {{ stroke: {color}; }} .spread.series{i}, .mark.series{i}, i.series{i} {{ fill: {color}; background: {color}; }}\n")
+            format!(".mean.series{i}, .seed.series{i} {{ stroke: {color}; }} .spread.series{i}, .mark.series{i}, i.series{i} {{ fill: {color}; background: {color}; }}\n")
         })
         .collect()
 }

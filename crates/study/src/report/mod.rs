@@ -12,6 +12,7 @@ use train::{State, write_whole};
 
 use crate::Comparison;
 use crate::plan::Variant;
+use crate::rates::RateCurve;
 use crate::results::{RunResult, StudyResults};
 use crate::settings::Matching;
 
@@ -150,39 +151,97 @@ fn json(results: &StudyResults, comparison: &Comparison) -> Result<String> {
     Ok(serde_json::to_string_pretty(&File { schema: SCHEMA, comparison, runs: records(results) })? + "\n")
 }
 
-/// Mean and spread over seeds of one variant's curve.
+/// One variant's curve.
 struct Curve {
     name: String,
-    /// (step, lowest, mean, highest)
+    /// (x, lowest, mean, highest) over seeds
     points: Vec<(f64, f64, f64, f64)>,
+    /// The points of each seed.
+    seeds: Vec<Vec<(f64, f64)>>,
 }
 
-/// Curves of all variants on a split, each cut into at most `n_bins` bins of steps. Within a bin a run counts by its mean.
+impl Curve {
+    /// Of points (x, y) of each seed at the same places; where a seed has none there, it does not count.
+    fn of(name: &str, seeds: &[Vec<Option<(f64, f64)>>], shown: Vec<Vec<(f64, f64)>>) -> Self {
+        let n = seeds.iter().map(Vec::len).max().unwrap_or(0);
+        let point = |i: usize| {
+            let here: Vec<(f64, f64)> = seeds.iter().filter_map(|seed| *seed.get(i)?).collect();
+            let n = here.len() as f64;
+            let ys = || here.iter().map(|point| point.1);
+            let (low, high) = (ys().fold(f64::INFINITY, f64::min), ys().fold(f64::NEG_INFINITY, f64::max));
+            (!here.is_empty())
+                .then(|| (here.iter().map(|point| point.0).sum::<f64>() / n, low, ys().sum::<f64>() / n, high))
+        };
+        Curve { name: name.into(), points: (0..n).filter_map(point).collect(), seeds: shown }
+    }
+}
+
+/// The mean of a run's curve in each of `n_bins` bins of steps.
+fn binned(run: &RunResult, split: Split, last: f64, n_bins: usize) -> Vec<Option<(f64, f64)>> {
+    let mut bins = vec![(0.0, 0.0, 0.0); n_bins];
+    for (step, loss) in run.curve(split) {
+        let bin: &mut (f64, f64, f64) = &mut bins[(((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1)];
+        *bin = (bin.0 + 1.0, bin.1 + step, bin.2 + loss);
+    }
+    bins.into_iter().map(|(n, step, loss)| (n > 0.0).then(|| (step / n, loss / n))).collect()
+}
+
+/// A run's curve in at most two points for each of `n_bins` bins, the lowest and the highest, so that no spike is lost.
+fn thinned(run: &RunResult, split: Split, last: f64, n_bins: usize) -> Vec<(f64, f64)> {
+    let curve = run.curve(split);
+    let bin = |step: f64| (((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1);
+    let mut points = vec![];
+    for own in curve.chunk_by(|a, b| bin(a.0) == bin(b.0)) {
+        let by_loss = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        let (low, high) = (own.iter().min_by(by_loss), own.iter().max_by(by_loss));
+        let mut ends: Vec<(f64, f64)> = low.into_iter().chain(high).copied().collect();
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        ends.dedup();
+        points.extend(ends);
+    }
+    points
+}
+
+fn last_step(results: &StudyResults) -> f64 {
+    results.runs.iter().flatten().map(|run| run.config.train.steps as f64).fold(1.0, f64::max)
+}
+
+/// Curves of all variants on a split.
 fn curves(results: &StudyResults, split: Split, n_bins: usize) -> Vec<Curve> {
-    let steps = |run: &RunResult| run.config.train.steps as f64;
-    let last = results.runs.iter().flatten().map(steps).fold(1.0, f64::max);
+    let last = last_step(results);
     let variants = results.study.variants.iter().zip(&results.runs).map(|(variant, runs)| {
-        let mut bins: Vec<Vec<(f64, f64)>> = vec![vec![]; n_bins];
-        for run in runs {
-            let mut own: Vec<(f64, f64, f64)> = vec![(0.0, 0.0, 0.0); n_bins];
-            for (step, loss) in run.curve(split) {
-                let bin = &mut own[(((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1)];
-                *bin = (bin.0 + 1.0, bin.1 + step, bin.2 + loss);
-            }
-            for (bin, (n, step, loss)) in bins.iter_mut().zip(own) {
-                if n > 0.0 {
-                    bin.push((step / n, loss / n));
-                }
-            }
-        }
-        let points = bins.iter().filter(|bin| !bin.is_empty()).map(|bin| {
-            let n = bin.len() as f64;
-            let losses = || bin.iter().map(|(_, loss)| *loss);
-            let step = bin.iter().map(|(step, _)| step).sum::<f64>() / n;
-            let (low, high) = (losses().fold(f64::INFINITY, f64::min), losses().fold(f64::NEG_INFINITY, f64::max));
-            (step, low, losses().sum::<f64>() / n, high)
-        });
-        Curve { name: variant.name.clone(), points: points.collect() }
+        let means: Vec<_> = runs.iter().map(|run| binned(run, split, last, n_bins)).collect();
+        Curve::of(&variant.name, &means, runs.iter().map(|run| thinned(run, split, last, n_bins)).collect())
     });
     variants.collect()
+}
+
+/// Differences of all variants to the reference, which comes first as a curve without points, seed by seed.
+fn differences(results: &StudyResults, split: Split, n_bins: usize) -> Vec<Curve> {
+    let last = last_step(results);
+    let mut all = vec![Curve::of(&results.study.variants[0].name, &[], vec![])];
+    for (variant, runs) in results.study.variants.iter().zip(&results.runs).skip(1) {
+        let of_seed = |run: &RunResult| {
+            let reference = results.runs[0].iter().find(|other| other.config.seed == run.config.seed)?;
+            let (a, b) = (binned(reference, split, last, n_bins), binned(run, split, last, n_bins));
+            Some(a.into_iter().zip(b).map(|(a, b)| Some((b?.0, b?.1 - a?.1))).collect::<Vec<_>>())
+        };
+        let seeds: Vec<Vec<Option<(f64, f64)>>> = runs.iter().filter_map(of_seed).collect();
+        let shown = seeds.iter().map(|seed| seed.iter().flatten().copied().collect()).collect();
+        all.push(Curve::of(&variant.name, &seeds, shown));
+    }
+    all
+}
+
+/// Each variant's loss by learning rate, of a study with a sweep.
+fn rates(results: &StudyResults) -> Vec<Curve> {
+    let curve = |(variant, curve): (&Variant, &RateCurve)| {
+        let points = curve.points.iter().filter_map(|point| Some((point.lr, point.loss?)));
+        Curve {
+            name: variant.name.clone(),
+            points: points.map(|(lr, loss)| (lr, loss, loss, loss)).collect(),
+            seeds: vec![],
+        }
+    };
+    results.study.variants.iter().zip(&results.curves).map(curve).collect()
 }
