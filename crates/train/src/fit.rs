@@ -54,7 +54,7 @@ impl StepLoop {
         should_stop: impl Fn() -> bool,
     ) -> Result<Ending> {
         let RunConfig { seed, train, .. } = &self.config;
-        let mut metrics = MetricsFile::create(&self.folder)?;
+        let mut metrics = MetricsFile::create(&self.folder, &self.config)?;
         let start = Instant::now();
         events.process_train(LearnerEvent::StartSplit { epoch_number: 1, total_items: train.steps })?;
         for step in 1..=train.steps {

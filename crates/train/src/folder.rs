@@ -10,6 +10,7 @@ use data::{Account, Class, Split, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::config::label;
+use crate::events::EventsFile;
 use crate::{ConfigError, RunConfig};
 
 /// Writes a file whole or not at all.
@@ -123,23 +124,37 @@ impl MetricLine {
     }
 }
 
-/// `metrics.jsonl`, written line by line so that others can follow it.
+/// `metrics.jsonl`, written line by line so that others can follow it, and the same for TensorBoard.
 pub(crate) struct MetricsFile {
     file: File,
     name: String,
+    events: EventsFile,
 }
 
 impl MetricsFile {
-    pub(crate) fn create(folder: &RunFolder) -> Result<Self> {
+    pub(crate) fn create(folder: &RunFolder, config: &RunConfig) -> Result<Self> {
         let path = folder.metrics_path();
         let name = path.display().to_string();
         let file = File::create(&path).with_context(|| format!("{name}: cannot be written"))?;
-        Ok(MetricsFile { file, name })
+        let mut events = EventsFile::create(folder)?;
+        // Four spaces: the text is Markdown there.
+        let lines: String = toml::to_string(config)?.lines().map(|line| format!("    {line}\n")).collect();
+        events.text("config", &lines)?;
+        Ok(MetricsFile { file, name, events })
     }
 
     pub(crate) fn write(&mut self, line: &MetricLine) -> Result<()> {
         let text = serde_json::to_string(line)? + "\n";
-        self.file.write_all(text.as_bytes()).with_context(|| format!("{}: cannot be written", self.name))
+        self.file.write_all(text.as_bytes()).with_context(|| format!("{}: cannot be written", self.name))?;
+        let tags = match line.split {
+            Split::Train => ["train/loss", "train/perplexity"],
+            Split::Valid => ["valid/loss", "valid/perplexity"],
+        };
+        let mut numbers = vec![(tags[0], line.loss), (tags[1], line.perplexity)];
+        let more =
+            [("train/lr", line.lr), ("train/grad_norm", line.grad_norm), ("valid/bits_per_byte", line.bits_per_byte)];
+        numbers.extend(more.into_iter().filter_map(|(tag, number)| Some((tag, number?))));
+        self.events.scalars(line.step, &numbers)
     }
 
     /// Returns when everything is on the disk.

@@ -4,6 +4,7 @@ mod backend;
 mod config;
 mod costs;
 mod evaluate;
+mod events;
 mod fit;
 mod folder;
 pub mod hf;
