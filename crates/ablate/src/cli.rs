@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use data::TokenizerKind;
 use kernels::Kernels;
 use strum::VariantArray;
+use study::{Order, RunState};
 use train::Backend;
 
 /// Swap the norm or the activation of a small Transformer, and see what changes.
@@ -56,8 +57,10 @@ pub enum Command {
     Run(Run),
     /// Write the report of a study from its run folders, and print its table
     Report(Report),
-    /// List the studies in `experiments/`
-    List,
+    /// List the studies in `experiments/`, or the runs below a folder
+    List(List),
+    /// Show the report of a study in a browser while it trains; only this machine can open it
+    Watch(Watch),
     /// Print what a study would run: variants, differences, budgets, and the reference's full configuration
     Show(Study),
     /// Print text that a finished run's model writes
@@ -315,6 +318,36 @@ pub struct Rerun {
     pub out: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub struct List {
+    /// A folder of results, as `runs`: list its runs instead
+    pub folder: Option<PathBuf>,
+    /// Runs in this state only; stale: it says that it runs, and no process does
+    #[arg(long, requires = "folder", value_parser = run_state())]
+    pub state: Option<RunState>,
+    /// Runs whose path below the folder holds this
+    #[arg(long, requires = "folder", default_value = "", hide_default_value = true, value_name = "PART")]
+    pub name: String,
+    /// What comes first
+    #[arg(long, requires = "folder", default_value = "name", value_parser = order())]
+    pub sort: Order,
+}
+
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// Name of a study with results, or the path of their folder
+    pub study: String,
+    /// Folder for results, as given to `run`
+    #[arg(long, default_value = "runs")]
+    pub out: PathBuf,
+    /// Where to listen; 0: any port that is free
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+    /// Address to listen on; any but the default lets other machines read along
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+}
+
 /// One run of a study, in a process of its own.
 #[derive(Debug, Args)]
 pub struct Worker {
@@ -339,6 +372,18 @@ pub struct Steps {
 /// Every backend by name; whether it is built in is for the planner to say.
 fn backend() -> impl TypedValueParser<Value = Backend> {
     let names = Backend::VARIANTS.iter().map(<&'static str>::from);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
+}
+
+/// The state of a run by name.
+fn run_state() -> impl TypedValueParser<Value = RunState> {
+    let names = RunState::VARIANTS.iter().map(<&'static str>::from);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
+}
+
+/// An order by name.
+fn order() -> impl TypedValueParser<Value = Order> {
+    let names = Order::VARIANTS.iter().map(<&'static str>::from);
     PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
 }
 

@@ -10,6 +10,7 @@ mod rerun;
 mod screen;
 mod stop;
 mod studies;
+mod watch;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -56,18 +57,20 @@ fn dispatch(command: Command) -> Result<u8> {
             })
         }
         Command::Report(report) => {
-            let named = report.out.join(&report.study);
-            let folder = if named.is_dir() { named.clone() } else { PathBuf::from(&report.study) };
-            if !folder.is_dir() {
-                let problem = format!("there is no such folder; train the study with `ablate {}`", report.study);
-                return Err(BadFile::new(&named, problem).into());
-            }
+            let folder = study::folder_of(&report.study, &report.out)?;
             let report = study::Report::read(&folder)?;
             print(&format!("{}\n", report.comparison.plain()))?;
             report.write(&folder)?;
             print(&format!("Report: {}\n", folder.join("report.html").display()))
         }
-        Command::List => print(&list()?),
+        Command::List(args) => match &args.folder {
+            None => print(&list()?),
+            Some(folder) => {
+                let table = study::list(folder, args.state, &args.name, args.sort)?;
+                print(&format!("{}{} runs\n", table.plain(), table.rows.len()))
+            }
+        },
+        Command::Watch(args) => watch::run(&args),
         Command::Show(args) => {
             let plan = plan(&args)?;
             print(&format!("{plan}\n"))?;

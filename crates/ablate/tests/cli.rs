@@ -751,3 +751,61 @@ fn claims_are_answered() {
     place.fails(&["claims", "f1-swiglu-relu"], 2, "with `exact` is answered by that");
     place.fails(&["claims", "f1-swiglu"], 2, "there is no claim `f1-swiglu`; the nearest is `f1-swiglu-relu`");
 }
+
+#[test]
+fn runs_are_listed_by_state_and_loss() {
+    let place = Place::new();
+    place.ok(&["small"]);
+    let stale = place.path("runs/small/swiglu/seed-1/status.json");
+    fs::write(&stale, "{\"state\": \"running\", \"step\": 7}").unwrap();
+    let all = place.ok(&["list", "runs"]);
+    assert!(all.contains("4 runs") && all.contains("small/baseline/seed-0"), "{all}");
+    let done = place.ok(&["list", "runs", "--state", "done", "--sort", "loss"]);
+    let losses: Vec<f64> = done
+        .lines()
+        .filter(|line| line.contains("seed-"))
+        .map(|line| line.split_whitespace().nth(3).unwrap().parse().unwrap())
+        .collect();
+    assert!(losses.len() == 3 && losses.is_sorted(), "{done}");
+    assert!(place.ok(&["list", "runs", "--state", "stale"]).contains("small/swiglu/seed-1"));
+    assert!(place.ok(&["list", "runs", "--name", "swiglu"]).contains("2 runs"));
+    place.fails(&["list", "nowhere"], 6, "nowhere: cannot be read");
+}
+
+#[test]
+fn a_study_is_watched_from_this_machine_only() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1"]);
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("ablate"))
+        .current_dir(place.dir.path())
+        .args(["watch", "small", "--port", "0"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_string();
+    let get = |path: &str, host: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let page = get("/", &address);
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("name=\"watch\"") && page.contains("swiglu"), "{page}");
+    assert!(get("/", "elsewhere.example").starts_with("HTTP/1.1 403"));
+    assert!(get("/../study.json", &address).starts_with("HTTP/1.1 404"));
+    let metrics = place.path("runs/small/swiglu/seed-0/metrics.jsonl");
+    let news = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        let text = fs::read_to_string(&metrics).unwrap();
+        fs::write(&metrics, text).unwrap();
+    });
+    let events = get("/events", &address);
+    news.join().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(events.contains("data: news"), "{events}");
+}

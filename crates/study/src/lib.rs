@@ -3,6 +3,7 @@
 mod claim;
 mod compare;
 mod factorial;
+mod list;
 mod overrides;
 mod plan;
 mod rates;
@@ -17,9 +18,10 @@ mod table;
 
 pub use claim::{Answer, Claim, Finding};
 pub use compare::{Comparison, grouped};
+pub use list::{Order, RunState, list};
 pub use overrides::{Override, nearest};
 pub use plan::{Factor, Plan, Study, Sweep, Variant, description};
-pub use report::Report;
+pub use report::{Report, folder_of};
 pub use runs::{compare, differences};
 pub use settings::{Matching, baseline, default_margin};
 pub use stats::median;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use data::{Account, Class, Split, Tokenizer};
@@ -78,11 +79,25 @@ pub(crate) fn new_folder(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> 
 pub fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(".lock");
     let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Locked(folder.into()).into()),
-        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("{}: cannot be locked", path.display())),
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("{}: cannot be locked", path.display()));
+            }
+        }
     }
+    Err(Locked(folder.into()).into())
+}
+
+/// Who only looks whether a folder is held ([`is_locked`]) holds it for a moment.
+const LOCK_TRIES: usize = 5;
+
+/// Whether a process holds a folder that [`lock`] has been asked for.
+pub fn is_locked(folder: &Path) -> bool {
+    let file = File::open(folder.join(".lock"));
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// A run's folder. `study` reads it, `train` writes it.

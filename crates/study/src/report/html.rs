@@ -66,6 +66,7 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+         connect-src 'self'; \
          script-src 'sha256-{}'\">\n<title>{name}</title>\n\
          <style>{STYLE}{}</style>\n</head>\n<body>\n<h1>{name}</h1>\n<p class=\"soft\">{}</p>\n",
         STANDARD.encode(Sha256::digest(SCRIPT)),

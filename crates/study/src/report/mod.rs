@@ -3,12 +3,12 @@
 mod chart;
 mod html;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use data::Split;
 use serde::Serialize;
-use train::{State, write_whole};
+use train::{BadFile, State, write_whole};
 
 use crate::Comparison;
 use crate::plan::Variant;
@@ -36,17 +36,36 @@ impl Report {
         Ok(Report { results, comparison })
     }
 
+    /// `report.html`.
+    pub fn page(&self) -> String {
+        html::page(&self.results, &self.comparison)
+    }
+
     /// Writes the four files into `folder`.
     ///
     /// # Errors
     /// A folder that cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let write = |name: &str, text: &str| write_whole(&folder.join(name), text);
-        write("report.html", &html::page(&self.results, &self.comparison))?;
+        write("report.html", &self.page())?;
         write("report.md", &markdown(&self.comparison))?;
         write("results.csv", &csv(&self.results)?)?;
         write("results.json", &json(&self.results, &self.comparison)?)
     }
+}
+
+/// The folder of a study's results, given by its name below `out` or by its path.
+///
+/// # Errors
+/// There is none.
+pub fn folder_of(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
+    let named = out.join(study);
+    let folder = if named.is_dir() { named.clone() } else { study.into() };
+    if !folder.is_dir() {
+        let problem = format!("there is no such folder; train the study with `ablate {study}`");
+        return Err(BadFile::new(&named, problem));
+    }
+    Ok(folder)
 }
 
 fn markdown(comparison: &Comparison) -> String {

@@ -1,5 +1,7 @@
 // What a chart of the page can do beside being looked at. Without it everything is there but the controls.
 document.documentElement.classList.add('live');
+// `ablate watch` marks its page, and tells when there is something new.
+if (document.querySelector('meta[name=watch]')) new EventSource('events').onmessage = () => location.reload();
 const numbers = text => text.trim().split(/[ ,]+/).map(Number);
 for (const figure of document.querySelectorAll('figure.chart')) {
   const control = name => figure.querySelector(`[name=${name}]`);
