@@ -49,6 +49,8 @@ pub fn run(args: &Claims) -> Result<u8> {
             return Ok(75);
         };
         print(&format!("{name}: {}\n", finding.answer.words()))?;
+        let figures: String = finding.figures.iter().map(|figures| format!("  here: {figures}\n")).collect();
+        print(&format!("  {}\n{figures}\n", claim.statement))?;
         let Claim { statement, source, paper, .. } = claim;
         all.push(Answered { name, statement, source, paper, finding, seconds: start.elapsed().as_secs_f64() });
         write_whole(&answers, &markdown(&all, budget))?;

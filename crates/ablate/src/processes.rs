@@ -117,11 +117,12 @@ fn carry_out(
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = most_at_once.min(waiting.len()).max(1);
     let threads = (cores / at_once).max(1);
-    for job in jobs.iter().filter(|job| job.config.seed == 0) {
-        let (warmup, steps) = (job.config.train.warmup_steps, job.config.train.steps);
-        if warmup > 0 && warmup * 4 > steps {
-            warn(&format!("{}: train.warmup_steps = {warmup} take up most of its {steps} steps", job.config.variant));
-        }
+    let train = |job: &Job| (job.config.train.warmup_steps, job.config.train.steps);
+    if let Some((warmup, steps)) = jobs.iter().map(train).find(|(warmup, steps)| warmup * 3 > *steps) {
+        let share = 100 * warmup / steps;
+        warn(&format!(
+            "train.warmup_steps = {warmup} is {share}% of {steps} steps: the full learning rate is hardly used"
+        ));
     }
     let mut view = match (args.plain || !can_draw() || waiting.is_empty(), at_once) {
         (true, _) => View::Plain,
@@ -269,6 +270,14 @@ impl Job {
     }
 }
 
+/// This program, to be started again. Its file may have been replaced since: on Linux the system still knows it.
+pub fn own_program() -> Result<Command> {
+    let running = Path::new("/proc/self/exe");
+    let program =
+        if running.exists() { running.into() } else { std::env::current_exe().context("where this program lies")? };
+    Ok(Command::new(program))
+}
+
 /// Asks a process to stop.
 pub fn terminate(child: &Child) {
     if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
@@ -282,7 +291,7 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
     let log = OpenOptions::new().create(true).append(true).open(path.join("log.txt"));
     let log = log.with_context(|| format!("{}: the log cannot be written", path.display()))?;
-    let mut command = Command::new(std::env::current_exe().context("where this program lies")?);
+    let mut command = own_program()?;
     command.arg("worker").arg(path).arg(toml::to_string(&job.config)?).arg("--command").arg(command_line());
     command.env("RAYON_NUM_THREADS", threads.to_string());
     // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.

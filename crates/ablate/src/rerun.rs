@@ -1,7 +1,7 @@
 //! `ablate rerun`: a run once more, and whether it gives the same bits.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use train::{BadFile, ConfigError, RunFolder, State, first_difference};
 
 use crate::cli::Rerun;
-use crate::processes::{command_line, terminate};
+use crate::processes::{command_line, own_program, terminate};
 use crate::{print, stop};
 
 pub fn run(args: &Rerun) -> Result<u8> {
@@ -28,8 +28,7 @@ pub fn run(args: &Rerun) -> Result<u8> {
         return Err(ConfigError(format!("{}: exists already; choose another --out", out.display())).into());
     }
     let stop = stop::on_signal()?;
-    let program = std::env::current_exe().context("where this program lies")?;
-    let mut worker = Command::new(program);
+    let mut worker = own_program()?;
     worker.arg("worker").arg(&out).arg(toml::to_string(&config)?).args(["--command", &command_line()]);
     let mut worker = worker.process_group(0).stdin(Stdio::null()).spawn().context("starting a run")?;
     let mut asked = false;

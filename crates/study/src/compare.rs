@@ -140,11 +140,12 @@ impl Comparison {
             }
         };
         notes.extend(rates);
-        for (row, curve) in self.rows.iter().zip(&self.curves).filter(|(_, curve)| curve.is_at_edge()) {
-            let best = curve.best().unwrap_or_default();
+        let at_edge = self.rows.iter().zip(&self.curves).filter(|(_, curve)| curve.is_at_edge());
+        let at_edge = at_edge.map(|(row, curve)| format!("{} ({})", row.variant, curve.best().unwrap_or_default()));
+        let at_edge = at_edge.collect::<Vec<_>>().join(", ");
+        if !at_edge.is_empty() {
             notes.push(format!(
-                "{}: the best rate, {best}, lies at an edge of the sweep: a better one may lie beyond.",
-                row.variant
+                "The best rate lies at an edge of the sweep, so that a better one may lie beyond: {at_edge}."
             ));
         }
         let n_compared = self.rows[1..].iter().filter(|row| row.adjusted_p.is_some()).count();
@@ -193,21 +194,23 @@ impl Comparison {
         let floor = self.account.as_ref().map(|account| account.floor);
         let mut table = Table::new(&[
             "variant",
-            if unmatched { "params (unmatched)" } else { "params" },
-            "FLOPs/token",
-            "valid loss",
-            if floor.is_some() { "above floor" } else { "bits/byte" },
-            "perplexity",
+            "verdict",
             "ppl difference [95%]",
             "seeds better",
-            "verdict",
+            "perplexity",
+            "valid loss",
+            if floor.is_some() { "above floor" } else { "bits/byte" },
+            if unmatched { "params (unmatched)" } else { "params" },
+            "FLOPs/token",
             "tokens/s",
         ]);
         for row in &self.rows {
             table.rows.push(vec![
                 row.variant.clone(),
-                show(row.n_params, grouped),
-                show(row.flops_per_token, |flops| format!("{:.2}M", flops as f64 / 1e6)),
+                show(row.verdict, |verdict| verdict.word().into()),
+                show(row.difference, |d| difference(&d, percent_of)),
+                show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
+                show(row.perplexity, perplexity),
                 match (row.loss, row.loss_deviation) {
                     (Some(loss), Some(deviation)) => format!("{loss:.4} ±{deviation:.4}"),
                     (loss, _) => show(loss, |loss| format!("{loss:.4}")),
@@ -216,10 +219,8 @@ impl Comparison {
                     Some(floor) => show(row.loss, |loss| format!("{:.4}", loss - floor)),
                     None => show(row.bits_per_byte, |bits| format!("{bits:.4}")),
                 },
-                show(row.perplexity, perplexity),
-                show(row.difference, |d| difference(&d, percent_of)),
-                show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
-                show(row.verdict, |verdict| verdict.word().into()),
+                show(row.n_params, grouped),
+                show(row.flops_per_token, |flops| format!("{:.2}M", flops as f64 / 1e6)),
                 show(row.tokens_per_second, |speed| grouped(speed.round() as usize)),
             ]);
         }
@@ -299,7 +300,10 @@ impl Comparison {
                     if point.n_diverged > 0 { format!(" ({} diverged)", point.n_diverged) } else { String::new() };
                 show(point.loss, |loss| format!("{loss:.4}")) + &diverged
             });
-            let usable = show(curve.usable(), |(low, high)| format!("{low} to {high} (x{:.1})", high / low));
+            let usable = show(curve.usable(), |(low, high)| match high / low {
+                ratio if ratio > 1.0 => format!("{low} to {high} (x{ratio:.1})"),
+                _ => format!("{low} only"),
+            });
             let ends =
                 [show(curve.best(), |lr| lr.to_string()), usable, show(curve.largest_stable(), |lr| lr.to_string())];
             table.rows.push([row.variant.clone()].into_iter().chain(cells).chain(ends).collect());
@@ -449,8 +453,11 @@ impl Row {
                     }
                     Verdict::Undecided { more_seeds } => {
                         let more = match more_seeds {
-                            Some(1) => "; 1 more seed would be needed".into(),
-                            Some(n) => format!("; {} more seeds would be needed", grouped(n)),
+                            // Two differences tell next to nothing about their spread.
+                            Some(_) if difference.n < 3 => String::new(),
+                            Some(n) if n > 1000 => "; more than 1,000 more seeds would be needed".into(),
+                            Some(1) => "; about 1 more seed would be needed".into(),
+                            Some(n) => format!("; about {} more seeds would be needed", grouped(n)),
                             None => String::new(),
                         };
                         format!("{name} is undecided against {against}: {found}, {terms}{more}.")
@@ -537,7 +544,12 @@ impl Study {
 /// A difference in nats as a change of perplexity, as it is printed.
 fn percent_of(nats: f64) -> String {
     let percent = percent(nats);
-    if percent.abs() < 1e4 { format!("{percent:+.2}%") } else { format!("{percent:+.1e}%") }
+    match percent.abs() {
+        // Not -0.00.
+        size if size < 0.005 => "0.00%".into(),
+        size if size < 1e4 => format!("{percent:+.2}%"),
+        _ => format!("{percent:+.1e}%"),
+    }
 }
 
 /// A perplexity as it is printed.

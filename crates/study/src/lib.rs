@@ -24,5 +24,4 @@ pub use plan::{Factor, Plan, Study, Sweep, Variant, description};
 pub use report::{Report, folder_of};
 pub use runs::{compare, differences};
 pub use settings::{Matching, baseline, default_margin};
-pub use stats::median;
 pub use table::Table;

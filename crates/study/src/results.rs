@@ -5,12 +5,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use data::{Class, Split};
-use train::{BadFile, ConfigError, Meta, MetricLine, RunConfig, RunFolder, State};
+use train::{BadFile, ConfigError, Meta, MetricLine, RunConfig, RunFolder, State, median};
 
 use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
 use crate::roughness::roughness;
-use crate::stats::median;
 
 /// A study with its runs as far as they have come.
 pub(crate) struct StudyResults {

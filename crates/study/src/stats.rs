@@ -149,12 +149,6 @@ fn students_t(n: usize) -> StudentsT {
     StudentsT::new(0.0, 1.0, (n - 1) as f64).expect("at least one degree of freedom")
 }
 
-/// The middle number, the upper one of two; `None` of none.
-pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied()
-}
-
 /// Mean and sample standard deviation; a single value has no deviation.
 pub(crate) fn mean_and_deviation(values: &[f64]) -> Option<(f64, Option<f64>)> {
     let n = values.len() as f64;

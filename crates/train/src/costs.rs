@@ -100,9 +100,24 @@ fn cost(device: &Device, dims: [usize; 3], repeats: usize, f: &dyn Fn(Tensor<3>)
             backward.push((end - between).as_secs_f64());
         }
     }
-    let median = |mut seconds: Vec<f64>| {
-        seconds.sort_by(f64::total_cmp);
-        seconds.get(seconds.len() / 2).copied().context("it is repeated at least once")
-    };
+    let median = |seconds| median(seconds).context("it is repeated at least once");
     Ok([median(forward)?, median(backward)?])
+}
+
+/// The middle number, of two the mean; `None` of none.
+pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let n = numbers.len();
+    Some((numbers.get(n / 2)? + numbers.get(n.saturating_sub(1) / 2)?) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_median_of_two_lies_between() {
+        assert_eq!(
+            [vec![], vec![3.0], vec![4.0, 1.0], vec![9.0, 1.0, 2.0]].map(super::median),
+            [None, Some(3.0), Some(2.5), Some(2.0)]
+        );
+    }
 }

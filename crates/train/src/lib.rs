@@ -19,7 +19,7 @@ mod stepper;
 
 pub use backend::Backend;
 pub use config::{RunConfig, TrainConfig};
-pub use costs::{Cost, costs};
+pub use costs::{Cost, costs, median};
 pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
 pub use folder::{BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, is_locked, lock, write_whole};
 pub use metrics::duration;

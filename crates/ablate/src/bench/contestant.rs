@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
+use crate::processes::own_program;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -48,9 +49,8 @@ impl Contestant {
     /// As many of ours as there shall be copies, with `threads` each.
     pub fn ours(config: &RunConfig, threads: u16, copies: u16) -> Result<Self> {
         let config_text = toml::to_string(config)?;
-        let program = std::env::current_exe().context("this program's own file cannot be found")?;
         let start = || {
-            let mut command = Command::new(&program);
+            let mut command = own_program()?;
             command.args(["steps", &config_text, &threads.to_string()]);
             Process::start(&mut command, "a process of ours ended without an answer")
         };

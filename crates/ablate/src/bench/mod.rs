@@ -10,8 +10,8 @@ use std::fs::OpenOptions;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use study::{Plan, median};
-use train::write_whole;
+use study::Plan;
+use train::{median, write_whole};
 
 use crate::cli::{Bench, Opponent};
 use crate::{plan, processes};

@@ -18,7 +18,7 @@ pub fn measure(plan: &Plan, args: &Bench) -> Result<Vec<Cost>> {
 }
 
 fn text(all: &[Cost], [tokens, d_model, d_ff]: [usize; 3], args: &Bench) -> String {
-    let columns = ["microseconds", "forward", "backward", "burn's: forward", "backward", "times as long"];
+    let columns = ["microseconds", "forward", "backward", "burn's: forward", "backward", "burn's / ours"];
     let mut table = Table::new(&columns);
     for pair in all.chunks(2) {
         let [ours, plain] = pair else { continue };

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use study::{Plan, Table, grouped, median};
-use train::RunConfig;
+use study::{Plan, Table, grouped};
+use train::{RunConfig, median};
 
 use super::contestant::Contestant;
 use crate::cli::Bench;

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use kernels::{Kernels, Part};
 use serde::Serialize;
 use strum::VariantArray;
-use study::{Table, grouped, median};
-use train::RunConfig;
+use study::{Table, grouped};
+use train::{RunConfig, median};
 
 use super::contestant::Contestant;
 use crate::cli::{Bench, Opponent};
@@ -110,7 +110,7 @@ impl Measurement {
                 times.name.clone(),
                 format!("{:.2}", 1e3 * step),
                 grouped(speed as usize),
-                format!("{:.2}", ratios[ratios.len() / 2]),
+                format!("{:.2}", median(ratios.clone()).expect("as many as turns")),
                 format!("{:.2}, {:.2}", ratios[0], ratios[ratios.len() - 1]),
                 format!("{:.1} s", times.first_step),
                 times.peak_bytes.map_or("-".into(), |bytes| format!("{} MB", bytes / 1_000_000)),

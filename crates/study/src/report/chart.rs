@@ -55,6 +55,11 @@ impl Chart<'_> {
         if self.curves.iter().all(|curve| curve.points.is_empty()) {
             return "<p>Nothing has been measured yet.</p>\n".into();
         }
+        let mut places = self.curves.iter().flat_map(|curve| curve.points.iter().map(|point| point.0));
+        let first = places.next();
+        if places.all(|place| Some(place) == first) {
+            return "<p>Measured once only; see the table.</p>\n".into();
+        }
         let control = |text: &str| format!("<label>{text}</label> ");
         let mut controls = String::new();
         if self.curves.iter().any(|curve| curve.seeds.len() > 1) {
