@@ -15,7 +15,7 @@ use study::{Plan, Report, differences};
 use train::{ConfigError, RunConfig, RunFolder, State, lock};
 
 use crate::borrowed::Borrowed;
-use crate::screen::Screen;
+use crate::screen::{Screen, Wish};
 use crate::{can_draw, cli, print, stop, warn};
 
 /// How a study came to its end.
@@ -31,6 +31,8 @@ pub struct Job {
     pub config: RunConfig,
     pub folder: RunFolder,
     pub progress: Progress,
+    /// Whether it was stopped by itself, so that the others go on.
+    is_let_go: bool,
 }
 
 pub enum Progress {
@@ -112,7 +114,7 @@ fn carry_out(
         let run_folder = RunFolder::within(folder, &config.variant, config.seed);
         let complete = set_up(&run_folder, &config, folder)?;
         let progress = if complete { Progress::Complete } else { Progress::Waiting };
-        jobs.push(Job { config, folder: run_folder, progress });
+        jobs.push(Job { config, folder: run_folder, progress, is_let_go: false });
     }
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = most_at_once.min(waiting.len()).max(1);
@@ -212,15 +214,20 @@ fn supervise(
         }
         if let View::Screen(screen) = view {
             screen.draw(jobs, at_once)?;
-            if screen.asks_to_stop()? {
-                stop.store(true, Ordering::Relaxed);
+            match screen.wish(jobs.len())? {
+                Some(Wish::StopAll) => stop.store(true, Ordering::Relaxed),
+                Some(Wish::Stop(i)) => {
+                    jobs[i].is_let_go = true;
+                    jobs[i].ask_to_stop();
+                }
+                None => {}
             }
         }
         for job in jobs.iter_mut() {
             job.collect(view)?;
         }
         // A run that was stopped from its own dashboard stops the study.
-        let stopped_itself = jobs.iter().any(|job| matches!(job.progress, Progress::Stopped));
+        let stopped_itself = jobs.iter().any(|job| matches!(job.progress, Progress::Stopped) && !job.is_let_go);
         if !asked && (stopped_itself || stop.load(Ordering::Relaxed)) {
             asked = true;
             jobs.iter().for_each(Job::ask_to_stop);

@@ -1,6 +1,6 @@
 //! The dashboard of a study: all its runs on one screen.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -27,15 +27,76 @@ const EVERY: Duration = Duration::from_millis(250);
 
 const COLORS: [Color; 6] = [Color::Blue, Color::LightRed, Color::Green, Color::Magenta, Color::Yellow, Color::Cyan];
 
+const KEYS: &str = " q stop all  x stop run  up/down choose  m metric  e each seed  s smooth  z zoom  1-9 hide";
+
 /// Owns the terminal from `open` until it is dropped.
 pub struct Screen {
     terminal: DefaultTerminal,
     title: String,
     variants: Vec<String>,
     followed: HashMap<PathBuf, Followed>,
-    split: Split,
+    look: Look,
     start: Instant,
     drawn: Option<Instant>,
+}
+
+/// What the keys have chosen.
+#[derive(Clone, Default)]
+struct Look {
+    metric: Metric,
+    /// One curve for each run instead of the mean of each variant.
+    each_seed: bool,
+    smooth: bool,
+    /// The second half of what there is.
+    zoomed: bool,
+    /// Indices of variants that are not drawn.
+    hidden: HashSet<usize>,
+    /// Index of the run that a key would stop.
+    chosen: usize,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Metric {
+    #[default]
+    Train,
+    Valid,
+    Perplexity,
+    /// Training loss less that of the reference, seed by seed.
+    Difference,
+}
+
+impl Metric {
+    fn next(self) -> Self {
+        match self {
+            Metric::Train => Metric::Valid,
+            Metric::Valid => Metric::Perplexity,
+            Metric::Perplexity => Metric::Difference,
+            Metric::Difference => Metric::Train,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Metric::Train => "training loss, nats per token",
+            Metric::Valid => "validation loss, nats per token",
+            Metric::Perplexity => "validation perplexity",
+            Metric::Difference => "training loss less the reference's, nats per token",
+        }
+    }
+
+    fn split(self) -> Split {
+        match self {
+            Metric::Train | Metric::Difference => Split::Train,
+            Metric::Valid | Metric::Perplexity => Split::Valid,
+        }
+    }
+}
+
+/// What the user wants.
+pub enum Wish {
+    StopAll,
+    /// The index of a run.
+    Stop(usize),
 }
 
 /// What has been read of a run's metrics.
@@ -55,7 +116,7 @@ impl Screen {
             title: format!(" {} ", plan.study.name),
             variants: plan.study.variants.iter().map(|variant| variant.name.clone()).collect(),
             followed: HashMap::new(),
-            split: Split::Train,
+            look: Look::default(),
             start: Instant::now(),
             drawn: None,
         })
@@ -70,29 +131,39 @@ impl Screen {
         for job in jobs.iter().filter(|job| !matches!(job.progress, Progress::Waiting)) {
             self.followed.entry(job.folder.metrics_path()).or_default().read_on(&job.folder.metrics_path());
         }
-        let view = View { jobs, at_once, followed: &self.followed, variants: &self.variants, split: self.split };
+        let view = View { jobs, at_once, followed: &self.followed, variants: &self.variants, look: &self.look };
         let (title, elapsed) = (self.title.as_str(), self.start.elapsed());
         self.terminal.draw(|frame| view.draw(frame, title, elapsed)).context("drawing on the terminal")?;
         Ok(())
     }
 
-    /// Reads the keyboard; true when the user wants to stop.
-    pub fn asks_to_stop(&mut self) -> Result<bool> {
+    /// Reads the keyboard; what it asks for beside another look, if anything.
+    pub fn wish(&mut self, n_jobs: usize) -> Result<Option<Wish>> {
         while event::poll(Duration::ZERO).context("reading the keyboard")? {
             let Event::Key(key) = event::read().context("reading the keyboard")? else { continue };
+            let look = &mut self.look;
             match key.code {
-                KeyCode::Char('q') => return Ok(true),
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(true),
-                KeyCode::Char('t') => {
-                    self.split = match self.split {
-                        Split::Train => Split::Valid,
-                        Split::Valid => Split::Train,
+                KeyCode::Char('q') => return Ok(Some(Wish::StopAll)),
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(Some(Wish::StopAll)),
+                KeyCode::Char('x') => return Ok(Some(Wish::Stop(look.chosen))),
+                KeyCode::Up => look.chosen = look.chosen.saturating_sub(1),
+                KeyCode::Down => look.chosen = (look.chosen + 1).min(n_jobs.saturating_sub(1)),
+                KeyCode::Char('m') => look.metric = look.metric.next(),
+                KeyCode::Char('e') => look.each_seed = !look.each_seed,
+                KeyCode::Char('s') => look.smooth = !look.smooth,
+                KeyCode::Char('z') => look.zoomed = !look.zoomed,
+                KeyCode::Char(digit @ '1'..='9') => {
+                    let variant = digit as usize - '1' as usize;
+                    if !look.hidden.remove(&variant) {
+                        look.hidden.insert(variant);
                     }
                 }
-                _ => {}
+                _ => continue,
             }
+            // A key is answered at once.
+            self.drawn = None;
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -149,7 +220,7 @@ struct View<'a> {
     at_once: usize,
     followed: &'a HashMap<PathBuf, Followed>,
     variants: &'a [String],
-    split: Split,
+    look: &'a Look,
 }
 
 impl View<'_> {
@@ -160,26 +231,30 @@ impl View<'_> {
                 .areas(frame.area());
         self.draw_runs(frame, runs, title, elapsed);
         self.draw_chart(frame, chart);
-        frame.render_widget(Line::from(" q stop   t train / validation loss").dim(), keys);
+        frame.render_widget(Line::from(KEYS).dim(), keys);
     }
 
     fn of(&self, job: &Job) -> Option<&Followed> {
         self.followed.get(&job.folder.metrics_path())
     }
 
-    fn color(&self, job: &Job) -> Color {
-        let index = self.variants.iter().position(|name| name == of_tuning(&job.config.variant)).unwrap_or(0);
-        COLORS[index % COLORS.len()]
+    /// The index of a run's variant.
+    fn variant(&self, job: &Job) -> usize {
+        self.variants.iter().position(|name| name == of_tuning(&job.config.variant)).unwrap_or(0)
+    }
+
+    fn color(&self, variant: usize) -> Color {
+        COLORS[variant % COLORS.len()]
     }
 
     fn draw_runs(&self, frame: &mut Frame, area: Rect, title: &str, elapsed: Duration) {
         let number = |value: Option<f64>, digits: usize| value.map_or("-".into(), |v| format!("{v:.digits$}"));
         // Runs under way first when there is not room for all.
-        let mut jobs: Vec<&Job> = self.jobs.iter().collect();
+        let mut jobs: Vec<(usize, &Job)> = self.jobs.iter().enumerate().collect();
         if jobs.len() + 3 > area.height as usize {
-            jobs.sort_by_key(|job| !job.is_running());
+            jobs.sort_by_key(|(i, job)| (*i != self.look.chosen, !job.is_running()));
         }
-        let rows = jobs.into_iter().map(|job| {
+        let rows = jobs.into_iter().map(|(i, job)| {
             let followed = self.of(job);
             let (train, valid) =
                 (followed.and_then(|f| f.last(Split::Train)), followed.and_then(|f| f.last(Split::Valid)));
@@ -196,7 +271,7 @@ impl View<'_> {
             };
             let left = job.is_running().then(|| self.seconds_left(job)).flatten();
             Row::new([
-                job.config.label(),
+                format!("{}{}", if i == self.look.chosen { ">" } else { " " }, job.config.label()),
                 state,
                 format!("{step}/{steps}"),
                 number(train.map(|line| line.loss), 4),
@@ -205,9 +280,9 @@ impl View<'_> {
                 number(followed.and_then(Followed::step_seconds).map(|seconds| tokens / seconds), 0),
                 left.map_or("-".into(), train::duration),
             ])
-            .style(Style::new().fg(self.color(job)))
+            .style(Style::new().fg(self.color(self.variant(job))))
         });
-        let label = self.jobs.iter().map(|job| job.config.label().len()).max().unwrap_or(0) as u16;
+        let label = self.jobs.iter().map(|job| job.config.label().len() + 1).max().unwrap_or(0) as u16;
         let widths = [Constraint::Min(label)].into_iter().chain([12, 11, 7, 7, 9, 6, 6].map(Constraint::Length));
         let header = Row::new(["run", "state", "step", "train", "valid", "valid ppl", "tok/s", "left"]).bold();
         let done = self.jobs.iter().filter(|job| matches!(job.progress, Progress::Ended | Progress::Complete)).count();
@@ -221,35 +296,75 @@ impl View<'_> {
         frame.render_widget(Table::new(rows, widths).header(header).block(block), area);
     }
 
+    /// What is drawn: the variant and the points of each curve.
+    fn curves(&self) -> Vec<(usize, Vec<(f64, f64)>)> {
+        let of_run = |job: &Job| Some(bins(&self.of(job)?.lines, self.look.metric.split(), job.config.train.steps));
+        let is_shown = |job: &&Job| !self.look.hidden.contains(&self.variant(job));
+        let mut runs: Vec<(usize, Bins)> = vec![];
+        for job in self.jobs.iter().filter(is_shown) {
+            let Some(mut own) = of_run(job) else { continue };
+            match self.look.metric {
+                Metric::Train | Metric::Valid => {}
+                Metric::Perplexity => own.values_mut().for_each(|point| point.1 = point.1.exp()),
+                Metric::Difference => {
+                    let is_pair = |other: &&Job| self.variant(other) == 0 && other.config.seed == job.config.seed;
+                    let Some(reference) = self.jobs.iter().find(is_pair).and_then(of_run) else { continue };
+                    if self.variant(job) == 0 {
+                        continue;
+                    }
+                    own.retain(|bin, _| reference.contains_key(bin));
+                    own.iter_mut().for_each(|(bin, point)| point.1 -= reference[bin].1);
+                }
+            }
+            runs.push((self.variant(job), own));
+        }
+        let mut curves: Vec<(usize, Bins)> = if self.look.each_seed { runs } else { means(runs) };
+        for (_, curve) in &mut curves {
+            if self.look.smooth {
+                let mut last = None;
+                for point in curve.values_mut() {
+                    point.1 = last.map_or(point.1, |last| 0.8 * last + 0.2 * point.1);
+                    last = Some(point.1);
+                }
+            }
+            if self.look.zoomed {
+                let half = curve.last_key_value().map_or(0, |(bin, _)| bin / 2);
+                curve.retain(|bin, _| *bin >= half);
+            }
+        }
+        let points = |(variant, curve): (usize, Bins)| (variant, curve.into_values().collect());
+        curves.into_iter().filter(|(_, curve)| !curve.is_empty()).map(points).collect()
+    }
+
     fn draw_chart(&self, frame: &mut Frame, area: Rect) {
-        let curves: Vec<(&Job, Vec<(f64, f64)>)> = self
-            .jobs
-            .iter()
-            .filter_map(|job| Some((job, binned(&self.of(job)?.lines, self.split, job.config.train.steps))))
-            .filter(|(_, points)| !points.is_empty())
-            .collect();
-        let losses = || curves.iter().flat_map(|(_, points)| points.iter().map(|point| point.1));
-        let (low, high) = (losses().fold(f64::INFINITY, f64::min), losses().fold(f64::NEG_INFINITY, f64::max));
-        let (low, high) = match high - low {
-            span if span > 0.0 => (low, high),
-            _ if low.is_finite() => (low - 0.5, low + 0.5),
-            _ => (0.0, 1.0),
+        let curves = self.curves();
+        let points = || curves.iter().flat_map(|(_, points)| points);
+        let extent = |values: &mut dyn Iterator<Item = f64>| {
+            let (low, high) =
+                values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+            match high - low {
+                span if span > 0.0 => (low, high),
+                _ if low.is_finite() => (low - 0.5, low + 0.5),
+                _ => (0.0, 1.0),
+            }
         };
+        let (low, high) = extent(&mut points().map(|point| point.1));
         let steps = self.jobs.iter().map(|job| job.config.train.steps).max().unwrap_or(1) as f64;
-        let datasets = curves.iter().map(|(job, points)| {
+        let (first, last) = if self.look.zoomed { extent(&mut points().map(|point| point.0)) } else { (0.0, steps) };
+        let datasets = curves.iter().map(|(variant, points)| {
             Dataset::default()
                 .marker(Marker::Braille)
                 .graph_type(GraphType::Line)
-                .style(Style::new().fg(self.color(job)))
+                .style(Style::new().fg(self.color(*variant)))
                 .data(points)
         });
-        let name = match self.split {
-            Split::Train => " training loss, nats per token ",
-            Split::Valid if curves.is_empty() => " validation loss: nothing evaluated yet ",
-            Split::Valid => " validation loss, nats per token ",
-        };
+        let nothing = if curves.is_empty() { ": nothing yet" } else { "" };
+        let of_what = if self.look.each_seed { "each seed" } else { "mean over seeds" };
+        let name = format!(" {}, {of_what}{nothing} ", self.look.metric.name());
         let legend = self.variants.iter().enumerate().map(|(i, variant)| {
-            ratatui::text::Span::styled(format!(" {variant} "), Style::new().fg(COLORS[i % COLORS.len()]))
+            let style = Style::new().fg(self.color(i));
+            let style = if self.look.hidden.contains(&i) { style.crossed_out() } else { style };
+            ratatui::text::Span::styled(format!(" {}:{variant} ", i + 1), style)
         });
         let axis = |low: f64, high: f64, digits: usize| {
             let labels = [low, (low + high) / 2.0, high].map(|value| format!("{value:.digits$}"));
@@ -257,7 +372,7 @@ impl View<'_> {
         };
         let block = Block::bordered().title(name).title_bottom(Line::from_iter(legend));
         let chart = Chart::new(datasets.collect()).block(block);
-        frame.render_widget(chart.x_axis(axis(0.0, steps, 0)).y_axis(axis(low, high, 3)).legend_position(None), area);
+        frame.render_widget(chart.x_axis(axis(first, last, 0)).y_axis(axis(low, high, 3)).legend_position(None), area);
     }
 
     /// Seconds that a run still needs at the speed it has shown.
@@ -290,16 +405,41 @@ fn bar(step: usize, steps: usize) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(10 - full.min(10)))
 }
 
-/// Mean loss in each hundredth of the run.
-fn binned(lines: &[MetricLine], split: Split, steps: usize) -> Vec<(f64, f64)> {
+/// Mean step and value in each hundredth of a run.
+type Bins = BTreeMap<usize, (f64, f64)>;
+
+fn bins(lines: &[MetricLine], split: Split, steps: usize) -> Bins {
     let width = steps.div_ceil(100).max(1);
-    let mut points: Vec<(usize, f64, f64, f64)> = vec![];
+    let mut sums: BTreeMap<usize, (f64, f64, f64)> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.split == split) {
-        let bin = (line.step - 1) / width;
-        match points.last_mut().filter(|point| point.0 == bin) {
-            Some(point) => *point = (bin, point.1 + 1.0, point.2 + line.step as f64, point.3 + line.loss),
-            None => points.push((bin, 1.0, line.step as f64, line.loss)),
+        let sum = sums.entry((line.step - 1) / width).or_default();
+        *sum = (sum.0 + 1.0, sum.1 + line.step as f64, sum.2 + line.loss);
+    }
+    sums.into_iter().map(|(bin, (n, step, loss))| (bin, (step / n, loss / n))).collect()
+}
+
+/// The mean of the runs of each variant, bin by bin, over those that have come so far.
+fn means(runs: Vec<(usize, Bins)>) -> Vec<(usize, Bins)> {
+    let mut sums: BTreeMap<usize, BTreeMap<usize, (f64, f64, f64)>> = BTreeMap::new();
+    for (variant, run) in runs {
+        for (bin, (step, value)) in run {
+            let sum = sums.entry(variant).or_default().entry(bin).or_default();
+            *sum = (sum.0 + 1.0, sum.1 + step, sum.2 + value);
         }
     }
-    points.into_iter().map(|(_, n, step, loss)| (step / n, loss / n)).collect()
+    let mean = |(bin, (n, step, value)): (usize, (f64, f64, f64))| (bin, (step / n, value / n));
+    sums.into_iter().map(|(variant, own)| (variant, own.into_iter().map(mean).collect())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_drawn_as_the_mean_of_its_runs() {
+        let run =
+            |points: &[(usize, f64)]| points.iter().map(|&(bin, loss)| (bin, (bin as f64, loss))).collect::<Bins>();
+        let found = means(vec![(1, run(&[(0, 4.0), (1, 2.0)])), (0, run(&[(0, 1.0)])), (1, run(&[(0, 2.0)]))]);
+        assert_eq!(found, [(0, run(&[(0, 1.0)])), (1, run(&[(0, 3.0), (1, 2.0)]))]);
+    }
 }
