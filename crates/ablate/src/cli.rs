@@ -57,6 +57,8 @@ pub enum Command {
     Run(Run),
     /// Write the report of a study from its run folders, and print its table
     Report(Report),
+    /// Print every number of every run of a study as CSV: study, variant, seed, step, split, metric, value
+    ExportMetrics(Report),
     /// List the studies in `experiments/`, or the runs below a folder
     List(List),
     /// Show the report of a study in a browser while it trains; only this machine can open it

@@ -71,6 +71,7 @@ fn dispatch(command: Command) -> Result<u8> {
             }
         },
         Command::Watch(args) => watch::run(&args),
+        Command::ExportMetrics(args) => print(&study::long_table(&study::folder_of(&args.study, &args.out)?)?),
         Command::Show(args) => {
             let plan = plan(&args)?;
             print(&format!("{plan}\n"))?;

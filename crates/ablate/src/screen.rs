@@ -27,6 +27,14 @@ const EVERY: Duration = Duration::from_millis(250);
 
 const COLORS: [Color; 6] = [Color::Blue, Color::LightRed, Color::Green, Color::Magenta, Color::Yellow, Color::Cyan];
 
+/// Columns of the table of runs: name and width, of the first that of its longest.
+const COLUMNS: [(&str, u16); 8] =
+    [("run", 0), ("state", 12), ("step", 11), ("train", 7), ("valid", 7), ("valid ppl", 9), ("tok/s", 6), ("left", 6)];
+
+/// Columns of a terminal for all of these, and the indices of those that a narrower one goes without.
+const WIDE: u16 = 90;
+const OF_WIDE: [usize; 3] = [2, 5, 6];
+
 const KEYS: &str = " q stop all  x stop run  up/down choose  m metric  e each seed  s smooth  z zoom  1-9 hide";
 
 /// Owns the terminal from `open` until it is dropped.
@@ -249,6 +257,8 @@ impl View<'_> {
 
     fn draw_runs(&self, frame: &mut Frame, area: Rect, title: &str, elapsed: Duration) {
         let number = |value: Option<f64>, digits: usize| value.map_or("-".into(), |v| format!("{v:.digits$}"));
+        // A narrow terminal has room for less.
+        let is_shown: Vec<bool> = (0..COLUMNS.len()).map(|i| area.width >= WIDE || !OF_WIDE.contains(&i)).collect();
         // Runs under way first when there is not room for all.
         let mut jobs: Vec<(usize, &Job)> = self.jobs.iter().enumerate().collect();
         if jobs.len() + 3 > area.height as usize {
@@ -270,7 +280,7 @@ impl View<'_> {
                 Progress::Failed(_) => "failed".into(),
             };
             let left = job.is_running().then(|| self.seconds_left(job)).flatten();
-            Row::new([
+            let cells = [
                 format!("{}{}", if i == self.look.chosen { ">" } else { " " }, job.config.label()),
                 state,
                 format!("{step}/{steps}"),
@@ -279,12 +289,17 @@ impl View<'_> {
                 number(valid.map(|line| line.perplexity), 3),
                 number(followed.and_then(Followed::step_seconds).map(|seconds| tokens / seconds), 0),
                 left.map_or("-".into(), train::duration),
-            ])
-            .style(Style::new().fg(self.color(self.variant(job))))
+            ];
+            let cells = cells.into_iter().zip(&is_shown).filter(|(_, shown)| **shown).map(|(cell, _)| cell);
+            Row::new(cells.collect::<Vec<_>>()).style(Style::new().fg(self.color(self.variant(job))))
         });
         let label = self.jobs.iter().map(|job| job.config.label().len() + 1).max().unwrap_or(0) as u16;
-        let widths = [Constraint::Min(label)].into_iter().chain([12, 11, 7, 7, 9, 6, 6].map(Constraint::Length));
-        let header = Row::new(["run", "state", "step", "train", "valid", "valid ppl", "tok/s", "left"]).bold();
+        let columns = COLUMNS.into_iter().zip(&is_shown).filter(|(_, shown)| **shown).map(|(column, _)| column);
+        let width =
+            |&(_, width): &(&str, u16)| if width == 0 { Constraint::Min(label) } else { Constraint::Length(width) };
+        let columns: Vec<(&str, u16)> = columns.collect();
+        let widths: Vec<Constraint> = columns.iter().map(width).collect();
+        let header = Row::new(columns.iter().map(|column| column.0).collect::<Vec<_>>()).bold();
         let done = self.jobs.iter().filter(|job| matches!(job.progress, Progress::Ended | Progress::Complete)).count();
         let left = self.study_seconds_left().map_or(String::new(), |s| format!(", about {} left", train::duration(s)));
         let status = format!(

@@ -758,6 +758,8 @@ fn runs_are_listed_by_state_and_loss() {
     place.ok(&["small"]);
     let stale = place.path("runs/small/swiglu/seed-1/status.json");
     fs::write(&stale, "{\"state\": \"running\", \"step\": 7}").unwrap();
+    let table = place.ok(&["export-metrics", "small"]);
+    assert!(table.starts_with("study,variant,seed,step,split,metric,value\nsmall,baseline,0,1,train,loss,"), "{table}");
     let all = place.ok(&["list", "runs"]);
     assert!(all.contains("4 runs") && all.contains("small/baseline/seed-0"), "{all}");
     let done = place.ok(&["list", "runs", "--state", "done", "--sort", "loss"]);

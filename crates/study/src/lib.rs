@@ -21,7 +21,7 @@ pub use compare::{Comparison, grouped};
 pub use list::{Order, RunState, list};
 pub use overrides::{Override, nearest};
 pub use plan::{Factor, Plan, Study, Sweep, Variant, description};
-pub use report::{Report, folder_of};
+pub use report::{Report, folder_of, long_table};
 pub use runs::{compare, differences};
 pub use settings::{Matching, baseline, default_margin};
 pub use table::Table;

@@ -54,6 +54,35 @@ impl Report {
     }
 }
 
+/// Every number of every run of a study, a line each, as CSV: study, variant, seed, step, split, metric, value.
+///
+/// # Errors
+/// A folder that is not a study's, or damaged files.
+pub fn long_table(folder: &Path) -> Result<String> {
+    let results = StudyResults::read(folder)?;
+    let mut writer = csv::Writer::from_writer(vec![]);
+    writer.write_record(["study", "variant", "seed", "step", "split", "metric", "value"])?;
+    for run in results.runs.iter().flatten() {
+        let (variant, seed) = (&run.config.variant, run.config.seed);
+        for line in &run.metrics {
+            let classes = line.classes.iter().map(|(class, loss)| (<&str>::from(class), Some(*loss)));
+            let numbers = [
+                ("loss", Some(line.loss)),
+                ("perplexity", Some(line.perplexity)),
+                ("bits_per_byte", line.bits_per_byte),
+                ("lr", line.lr),
+                ("grad_norm", line.grad_norm),
+                ("seconds", Some(line.seconds)),
+            ];
+            for (metric, value) in numbers.into_iter().chain(classes) {
+                let Some(value) = value else { continue };
+                writer.serialize((&results.study.name, variant, seed, line.step, line.split, metric, value))?;
+            }
+        }
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
 /// The folder of a study's results, given by its name below `out` or by its path.
 ///
 /// # Errors
@@ -205,6 +234,9 @@ fn binned(run: &RunResult, split: Split, last: f64, n_bins: usize) -> Vec<Option
     bins.into_iter().map(|(n, step, loss)| (n > 0.0).then(|| (step / n, loss / n))).collect()
 }
 
+/// Runs whose curves are drawn one by one at most: more would be a page too large to send.
+const MOST_SINGLE: usize = 60;
+
 /// A run's curve in at most two points for each of `n_bins` bins, the lowest and the highest, so that no spike is lost.
 fn thinned(run: &RunResult, split: Split, last: f64, n_bins: usize) -> Vec<(f64, f64)> {
     let curve = run.curve(split);
@@ -227,17 +259,18 @@ fn last_step(results: &StudyResults) -> f64 {
 
 /// Curves of all variants on a split.
 fn curves(results: &StudyResults, split: Split, n_bins: usize) -> Vec<Curve> {
-    let last = last_step(results);
+    let (last, n_runs) = (last_step(results), results.runs.iter().flatten().count());
     let variants = results.study.variants.iter().zip(&results.runs).map(|(variant, runs)| {
         let means: Vec<_> = runs.iter().map(|run| binned(run, split, last, n_bins)).collect();
-        Curve::of(&variant.name, &means, runs.iter().map(|run| thinned(run, split, last, n_bins)).collect())
+        let single = runs.iter().filter(|_| n_runs <= MOST_SINGLE).map(|run| thinned(run, split, last, n_bins));
+        Curve::of(&variant.name, &means, single.collect())
     });
     variants.collect()
 }
 
 /// Differences of all variants to the reference, which comes first as a curve without points, seed by seed.
 fn differences(results: &StudyResults, split: Split, n_bins: usize) -> Vec<Curve> {
-    let last = last_step(results);
+    let (last, n_runs) = (last_step(results), results.runs.iter().flatten().count());
     let mut all = vec![Curve::of(&results.study.variants[0].name, &[], vec![])];
     for (variant, runs) in results.study.variants.iter().zip(&results.runs).skip(1) {
         let of_seed = |run: &RunResult| {
@@ -246,8 +279,9 @@ fn differences(results: &StudyResults, split: Split, n_bins: usize) -> Vec<Curve
             Some(a.into_iter().zip(b).map(|(a, b)| Some((b?.0, b?.1 - a?.1))).collect::<Vec<_>>())
         };
         let seeds: Vec<Vec<Option<(f64, f64)>>> = runs.iter().filter_map(of_seed).collect();
-        let shown = seeds.iter().map(|seed| seed.iter().flatten().copied().collect()).collect();
-        all.push(Curve::of(&variant.name, &seeds, shown));
+        let single =
+            seeds.iter().filter(|_| n_runs <= MOST_SINGLE).map(|seed| seed.iter().flatten().copied().collect());
+        all.push(Curve::of(&variant.name, &seeds, single.collect()));
     }
     all
 }
