@@ -212,10 +212,24 @@ fn work(worker: cli::Worker) -> Result<u8> {
     };
     let display = if worker.dashboard { Display::Dashboard } else { Display::Plain };
     Ok(match train::run(&config, &worker.folder, provenance, display, stop)? {
-        Ending::Done => 0,
+        Ending::Done => {
+            if config.seed == 0 {
+                write_sample(&RunFolder::new(&worker.folder));
+            }
+            0
+        }
         Ending::Diverged { .. } => 3,
         Ending::Stopped { .. } => 75,
     })
+}
+
+/// A text for the report, of one run of each variant. The run is good without.
+fn write_sample(folder: &RunFolder) {
+    let sampling = Sampling { prompt: String::new(), n_tokens: 200, temperature: 0.8, seed: 0 };
+    let written = train::sample(folder, &sampling).and_then(|text| train::write_whole(&folder.sample_path(), &text));
+    if let Err(error) = written {
+        tracing::warn!("no sample of text: {error:#}");
+    }
 }
 
 /// Whether standard output can show a dashboard.

@@ -642,6 +642,7 @@ mod tests {
             config: train::RunConfig { variant: variant.into(), seed, ..config },
             meta,
             metrics,
+            sample: None,
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct RunResult {
     pub(crate) config: RunConfig,
     pub(crate) meta: Meta,
     pub(crate) metrics: Vec<MetricLine>,
+    /// Text that the model wrote, of one run of a variant.
+    pub(crate) sample: Option<String>,
 }
 
 impl StudyResults {
@@ -101,7 +103,8 @@ impl RunResult {
             let problem = format!("ends before the evaluation of step {steps}, though the run is done");
             return Err(BadFile::new(&folder.metrics_path(), problem).into());
         }
-        Ok(Some(RunResult { state: status.state, step: status.step, config, meta, metrics }))
+        let sample = std::fs::read_to_string(folder.sample_path()).ok();
+        Ok(Some(RunResult { state: status.state, step: status.step, config, meta, metrics, sample }))
     }
 
     fn of(&self, split: Split) -> impl Iterator<Item = &MetricLine> {

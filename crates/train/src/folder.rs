@@ -241,6 +241,10 @@ impl RunFolder {
         self.path.join("metrics.jsonl")
     }
 
+    pub fn sample_path(&self) -> PathBuf {
+        self.path.join("sample.txt")
+    }
+
     pub fn weights_path(&self) -> PathBuf {
         self.path.join("checkpoints/final/model.safetensors")
     }

@@ -32,6 +32,8 @@ const RATES: &str = "Validation loss after the last step, averaged over seeds th
 const EFFECTS: &str = "A level against the first one of its factor, averaged over the rest of the grid, seed by seed; and for two factors, \
     what their levels do together beyond the sum of what each does.";
 
+const SAMPLES: &str = "200 tokens from the model of the first seed after the last step, at temperature 0.8, from nothing but a line break.";
+
 /// Colors that stay apart for color-blind eyes. Okabe and Ito, 2008.
 const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7f00"];
 
@@ -53,7 +55,7 @@ figure.chart { margin: 0; } .controls { display: none; font-size: .85rem; } .liv
 .seed { fill: none; stroke-width: 1; opacity: .5; } .cursor { stroke: var(--soft); stroke-dasharray: 3 3; } svg:focus { outline: 2px solid var(--faint); }
 @media print { .controls, output { display: none !important; } body { max-width: none; margin: 0; } h2, figure { break-inside: avoid; } }
 .legend span { margin-right: 1.2rem; white-space: nowrap; } .legend i { display: inline-block; width: 1.2rem; height: .25rem; margin-right: .4rem; vertical-align: middle; }
-pre { overflow-x: auto; font-size: .85rem; } .soft { color: var(--soft); }
+pre { overflow-x: auto; font-size: .85rem; } pre.text { white-space: pre-wrap; } h3 { margin: .5rem 0; font-size: 1rem; } .soft { color: var(--soft); }
 ";
 
 /// Hover, smoothing, axes, single seeds and saving; no other script may run in the page.
@@ -119,6 +121,7 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     if let Some(knowledge) = comparison.knowledge() {
         page += &format!("<h2>Knowledge</h2>\n<p class=\"soft\">{KNOWLEDGE}</p>\n{}", table(&knowledge));
     }
+    page += &samples(results);
     page += &what_differs(&results.study);
     page += &provenance(results);
     page + &format!("<script>{SCRIPT}</script>\n</body>\n</html>\n")
@@ -151,6 +154,20 @@ fn table(table: &Table) -> String {
     };
     let body: String = table.rows.iter().map(|cells| row(cells, "td")).collect();
     format!("<div class=\"scroll\"><table>\n{}{body}</table></div>\n", row(&table.header, "th"))
+}
+
+/// Text that one model of each variant wrote.
+fn samples(results: &StudyResults) -> String {
+    let mut section = String::new();
+    for (variant, runs) in results.study.variants.iter().zip(&results.runs) {
+        let Some(text) = runs.iter().find_map(|run| run.sample.as_deref()) else { continue };
+        let text: String = text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect();
+        section += &format!("<h3>{}</h3>\n<pre class=\"text\">{}</pre>\n", escape(&variant.name), escape(&text));
+    }
+    match section.is_empty() {
+        true => section,
+        false => format!("<h2>Text</h2>\n<p class=\"soft\">{SAMPLES}</p>\n{section}"),
+    }
 }
 
 fn what_differs(study: &Study) -> String {

@@ -2,7 +2,7 @@
 document.documentElement.classList.add('live');
 // `ablate watch` marks its page, and tells when there is something new.
 if (document.querySelector('meta[name=watch]')) new EventSource('events').onmessage = () => location.reload();
-const numbers = text => text.trim().split(/[ ,]+/).map(Number);
+const numbers = text => text.trim().split(/[ ,]+/).filter(part => part).map(Number);
 for (const figure of document.querySelectorAll('figure.chart')) {
   const control = name => figure.querySelector(`[name=${name}]`);
   const output = figure.querySelector('output');
