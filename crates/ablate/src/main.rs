@@ -66,7 +66,8 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::List(args) => match &args.folder {
             None => print(&list()?),
             Some(folder) => {
-                let table = study::list(folder, args.state, &args.name, args.sort)?;
+                let (table, unreadable) = study::list(folder, args.state, &args.name, args.sort)?;
+                unreadable.iter().for_each(|path| warn(&format!("{}: cannot be read", path.display())));
                 print(&format!("{}{} runs\n", table.plain(), table.rows.len()))
             }
         },
@@ -121,8 +122,9 @@ fn dispatch(command: Command) -> Result<u8> {
     }
 }
 
-/// Prints a result. A reader that has gone is no error.
+/// Prints a result, its lines without what would command the terminal. A reader that has gone is no error.
 fn print(text: &str) -> Result<u8> {
+    let text: String = text.chars().map(|c| if matches!(c, '\n' | '\t') { c } else { plain(c) }).collect();
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(0),
@@ -136,7 +138,11 @@ fn warn(text: &str) {
 
 /// A line without what would command the terminal: texts, and names of files and corpora, may hold it.
 fn printable(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    line.chars().map(plain).collect()
+}
+
+fn plain(c: char) -> char {
+    if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 fn plan(args: &cli::Study) -> Result<Plan> {
@@ -157,7 +163,7 @@ fn list() -> Result<String, ConfigError> {
     let width = studies.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, path): &(String, PathBuf)| {
         let description = study::description(path).unwrap_or_else(|error| format!("({error})"));
-        format!("{name:<width$}  {description}\n")
+        format!("{:<width$}  {}\n", printable(name), printable(&description))
     };
     Ok(studies.iter().map(line).collect())
 }

@@ -216,10 +216,18 @@ fn supervise(
             screen.draw(jobs, at_once)?;
             match screen.wish(jobs.len())? {
                 Some(Wish::StopAll) => stop.store(true, Ordering::Relaxed),
-                Some(Wish::Stop(i)) => {
-                    jobs[i].is_let_go = true;
-                    jobs[i].ask_to_stop();
-                }
+                Some(Wish::Stop(i)) => match jobs[i].progress {
+                    Progress::Running(_) => {
+                        jobs[i].is_let_go = true;
+                        jobs[i].ask_to_stop();
+                    }
+                    Progress::Waiting => {
+                        jobs[i].is_let_go = true;
+                        jobs[i].progress = Progress::Stopped;
+                        waiting.retain(|&waiting| waiting != i);
+                    }
+                    _ => {}
+                },
                 None => {}
             }
         }

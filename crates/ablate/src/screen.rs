@@ -1,6 +1,6 @@
 //! The dashboard of a study: all its runs on one screen.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -27,13 +27,19 @@ const EVERY: Duration = Duration::from_millis(250);
 
 const COLORS: [Color; 6] = [Color::Blue, Color::LightRed, Color::Green, Color::Magenta, Color::Yellow, Color::Cyan];
 
+/// Lines of a run that are read at a time: a tiny model writes them faster than they can be read.
+const MOST_LINES: usize = 2000;
+
 /// Columns of the table of runs: name and width, of the first that of its longest.
 const COLUMNS: [(&str, u16); 8] =
-    [("run", 0), ("state", 12), ("step", 11), ("train", 7), ("valid", 7), ("valid ppl", 9), ("tok/s", 6), ("left", 6)];
+    [("run", 0), ("state", 12), ("step", 15), ("train", 7), ("valid", 7), ("valid ppl", 9), ("tok/s", 6), ("left", 6)];
 
 /// Columns of a terminal for all of these, and the indices of those that a narrower one goes without.
 const WIDE: u16 = 90;
 const OF_WIDE: [usize; 3] = [2, 5, 6];
+
+/// The same where there is little room.
+const FEW_KEYS: &str = " q x stop  arrows  m metric  e seeds  s z  1-9 hide";
 
 const KEYS: &str = " q stop all  x stop run  up/down choose  m metric  e each seed  s smooth  z zoom  1-9 hide";
 
@@ -107,12 +113,21 @@ pub enum Wish {
     Stop(usize),
 }
 
-/// What has been read of a run's metrics.
+/// What is kept of a run's metrics, however long it gets.
 #[derive(Default)]
 struct Followed {
     offset: u64,
-    lines: Vec<MetricLine>,
+    /// Of each split the sums in each bin, and the last line.
+    splits: HashMap<Split, (Sums, MetricLine)>,
+    step: usize,
+    /// Seconds of work so far, evaluation included.
+    seconds: f64,
+    /// Seconds of the last training steps.
+    recent: VecDeque<f64>,
 }
+
+/// Number of lines, sum of steps, sum of losses.
+type Sums = BTreeMap<usize, (f64, f64, f64)>;
 
 impl Screen {
     /// Takes over the terminal.
@@ -137,7 +152,8 @@ impl Screen {
         }
         self.drawn = Some(Instant::now());
         for job in jobs.iter().filter(|job| !matches!(job.progress, Progress::Waiting)) {
-            self.followed.entry(job.folder.metrics_path()).or_default().read_on(&job.folder.metrics_path());
+            let path = job.folder.metrics_path();
+            self.followed.entry(path.clone()).or_default().read_on(&path, job.config.train.steps);
         }
         let view = View { jobs, at_once, followed: &self.followed, variants: &self.variants, look: &self.look };
         let (title, elapsed) = (self.title.as_str(), self.start.elapsed());
@@ -184,7 +200,7 @@ impl Drop for Screen {
 
 impl Followed {
     /// Reads the lines that were added since; a file that is not there yet has none.
-    fn read_on(&mut self, path: &std::path::Path) {
+    fn read_on(&mut self, path: &std::path::Path, steps: usize) {
         let Ok(mut file) = File::open(path) else { return };
         if file.metadata().is_ok_and(|meta| meta.len() < self.offset) {
             // The run started anew.
@@ -195,31 +211,48 @@ impl Followed {
         }
         let mut reader = BufReader::new(file);
         let mut text = String::new();
-        while reader.read_line(&mut text).is_ok_and(|n| n > 0) && text.ends_with('\n') {
+        for _ in 0..MOST_LINES {
+            if !reader.read_line(&mut text).is_ok_and(|n| n > 0) || !text.ends_with('\n') {
+                break;
+            }
             self.offset += text.len() as u64;
-            self.lines.extend(serde_json::from_str::<MetricLine>(&text));
+            if let Ok(line) = serde_json::from_str::<MetricLine>(&text) {
+                self.add(line, steps);
+            }
             text.clear();
         }
     }
 
+    fn add(&mut self, line: MetricLine, steps: usize) {
+        self.step = line.step;
+        self.seconds += line.seconds;
+        if line.split == Split::Train {
+            self.recent.push_back(line.seconds);
+            if self.recent.len() > 20 {
+                self.recent.pop_front();
+            }
+        }
+        let bin = line.step.saturating_sub(1) / steps.div_ceil(100).max(1);
+        let (sums, last) = self.splits.entry(line.split).or_insert_with(|| (Sums::new(), line.clone()));
+        let sum = sums.entry(bin).or_default();
+        *sum = (sum.0 + 1.0, sum.1 + line.step as f64, sum.2 + line.loss);
+        *last = line;
+    }
+
+    /// Mean step and loss in each bin.
+    fn bins(&self, split: Split) -> Bins {
+        let sums = self.splits.get(&split).map(|(sums, _)| sums);
+        sums.into_iter().flatten().map(|(&bin, &(n, step, loss))| (bin, (step / n, loss / n))).collect()
+    }
+
     fn last(&self, split: Split) -> Option<&MetricLine> {
-        self.lines.iter().rfind(|line| line.split == split)
+        self.splits.get(&split).map(|(_, last)| last)
     }
 
     /// Seconds of a training step, averaged over the last ones.
     fn step_seconds(&self) -> Option<f64> {
-        let last = || self.lines.iter().rev().filter(|line| line.split == Split::Train).take(20);
-        let n = last().count();
-        (n > 0).then(|| last().map(|line| line.seconds).sum::<f64>() / n as f64)
-    }
-
-    fn step(&self) -> usize {
-        self.lines.last().map_or(0, |line| line.step)
-    }
-
-    /// Seconds of work so far, evaluation included.
-    fn seconds(&self) -> f64 {
-        self.lines.iter().map(|line| line.seconds).sum()
+        let n = self.recent.len();
+        (n > 0).then(|| self.recent.iter().sum::<f64>() / n as f64)
     }
 }
 
@@ -239,7 +272,8 @@ impl View<'_> {
                 .areas(frame.area());
         self.draw_runs(frame, runs, title, elapsed);
         self.draw_chart(frame, chart);
-        frame.render_widget(Line::from(KEYS).dim(), keys);
+        let line = if keys.width >= WIDE { KEYS } else { FEW_KEYS };
+        frame.render_widget(Line::from(line).dim(), keys);
     }
 
     fn of(&self, job: &Job) -> Option<&Followed> {
@@ -269,7 +303,7 @@ impl View<'_> {
             let (train, valid) =
                 (followed.and_then(|f| f.last(Split::Train)), followed.and_then(|f| f.last(Split::Valid)));
             let steps = job.config.train.steps;
-            let step = followed.map_or(0, Followed::step);
+            let step = followed.map_or(0, |followed| followed.step);
             let tokens = (job.config.train.batch_size * job.config.model.seq_len) as f64;
             let state = match &job.progress {
                 Progress::Complete => "complete".into(),
@@ -313,7 +347,7 @@ impl View<'_> {
 
     /// What is drawn: the variant and the points of each curve.
     fn curves(&self) -> Vec<(usize, Vec<(f64, f64)>)> {
-        let of_run = |job: &Job| Some(bins(&self.of(job)?.lines, self.look.metric.split(), job.config.train.steps));
+        let of_run = |job: &Job| Some(self.of(job)?.bins(self.look.metric.split()));
         let is_shown = |job: &&Job| !self.look.hidden.contains(&self.variant(job));
         let mut runs: Vec<(usize, Bins)> = vec![];
         for job in self.jobs.iter().filter(is_shown) {
@@ -393,17 +427,17 @@ impl View<'_> {
     /// Seconds that a run still needs at the speed it has shown.
     fn seconds_left(&self, job: &Job) -> Option<f64> {
         let followed = self.of(job)?;
-        let step = followed.step();
-        (step > 0).then(|| followed.seconds() / step as f64 * (job.config.train.steps - step) as f64)
+        let step = followed.step;
+        (step > 0).then(|| followed.seconds / step as f64 * (job.config.train.steps - step) as f64)
     }
 
     fn study_seconds_left(&self) -> Option<f64> {
-        let known = || self.jobs.iter().filter_map(|job| self.of(job)).filter(|followed| followed.step() > 0);
-        let steps: usize = known().map(Followed::step).sum();
-        let per_step = known().map(Followed::seconds).sum::<f64>() / steps as f64;
+        let known = || self.jobs.iter().filter_map(|job| self.of(job)).filter(|followed| followed.step > 0);
+        let steps: usize = known().map(|followed| followed.step).sum();
+        let per_step = known().map(|followed| followed.seconds).sum::<f64>() / steps as f64;
         let left = self.jobs.iter().map(|job| match job.progress {
             Progress::Waiting => job.config.train.steps,
-            Progress::Running(_) => job.config.train.steps - self.of(job).map_or(0, Followed::step),
+            Progress::Running(_) => job.config.train.steps - self.of(job).map_or(0, |followed| followed.step),
             _ => 0,
         });
         (steps > 0).then(|| per_step * left.sum::<usize>() as f64 / self.at_once as f64)
@@ -422,16 +456,6 @@ fn bar(step: usize, steps: usize) -> String {
 
 /// Mean step and value in each hundredth of a run.
 type Bins = BTreeMap<usize, (f64, f64)>;
-
-fn bins(lines: &[MetricLine], split: Split, steps: usize) -> Bins {
-    let width = steps.div_ceil(100).max(1);
-    let mut sums: BTreeMap<usize, (f64, f64, f64)> = BTreeMap::new();
-    for line in lines.iter().filter(|line| line.split == split) {
-        let sum = sums.entry((line.step - 1) / width).or_default();
-        *sum = (sum.0 + 1.0, sum.1 + line.step as f64, sum.2 + line.loss);
-    }
-    sums.into_iter().map(|(bin, (n, step, loss))| (bin, (step / n, loss / n))).collect()
-}
 
 /// The mean of the runs of each variant, bin by bin, over those that have come so far.
 fn means(runs: Vec<(usize, Bins)>) -> Vec<(usize, Bins)> {

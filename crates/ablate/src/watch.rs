@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use study::Report;
-use tiny_http::{Header, Request, Response, Server};
+use tiny_http::{Header, Method, Request, Response, Server};
+use train::ConfigError;
 
 use crate::cli::Watch;
 use crate::print;
@@ -17,6 +18,9 @@ const EVERY: Duration = Duration::from_millis(500);
 /// How long a browser waits for news before it asks again.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The names of this machine for itself.
+const LOOPBACK: [&str; 3] = ["127.0.0.1", "localhost", "[::1]"];
+
 /// What the page's script looks for to ask for news.
 const MARK: &str = "<meta name=\"watch\">";
 
@@ -24,29 +28,36 @@ pub fn run(args: &Watch) -> Result<u8> {
     let folder = study::folder_of(&args.study, &args.out)?;
     // A folder that is no study's is to be known now.
     Report::read(&folder)?;
-    let address = (args.host.as_str(), args.port);
-    let server = Server::http(address).map_err(|error| anyhow::anyhow!("{error}"));
-    let server = Arc::new(server.with_context(|| format!("{}:{} cannot be listened on", args.host, args.port))?);
+    let address = (args.host.trim_matches(['[', ']']), args.port);
+    let server = Server::http(address).map_err(|error| {
+        ConfigError(format!("--host {} --port {}: cannot be listened on: {error}", args.host, args.port))
+    })?;
+    let server = Arc::new(server);
     let port = server.server_addr().to_ip().map_or(args.port, |address| address.port());
     let host = if args.host.contains(':') { format!("[{}]", args.host) } else { args.host.clone() };
     print(&format!("{} at http://{host}:{port}/ (stop with Ctrl-C)\n", folder.display()))?;
-    let own = format!("{host}:{port}");
+    // Another name for this machine in an address would be a page from elsewhere that wants to read along. Who opens the report to
+    // other machines cannot know by what name these will ask.
+    let is_loopback = LOOPBACK.contains(&host.to_ascii_lowercase().as_str());
+    let names: Vec<String> = LOOPBACK.iter().map(|name| format!("{name}:{port}")).collect();
+    let allowed = Arc::new(is_loopback.then_some(names));
     for request in server.incoming_requests() {
-        let (folder, own) = (folder.clone(), own.clone());
+        let (folder, allowed) = (folder.clone(), allowed.clone());
         // A browser that waits for news keeps its thread.
-        std::thread::spawn(move || answer(request, &folder, &own));
+        std::thread::spawn(move || answer(request, &folder, allowed.as_deref()));
     }
     Ok(0)
 }
 
 /// Answers a browser; what goes wrong on the way to it is its own matter.
-fn answer(request: Request, folder: &Path, own: &str) {
+fn answer(request: Request, folder: &Path, allowed: Option<&[String]>) {
     let host =
         request.headers().iter().find(|header| header.field.equiv("Host")).map(|header| header.value.to_string());
-    // Another name for this machine in the address would be a page from elsewhere that wants to read along.
-    let is_ours =
-        host.is_some_and(|host| host == own || host.strip_prefix("localhost") == own.strip_prefix("127.0.0.1"));
-    let _ = match (is_ours, request.url()) {
+    let host = host.map(|host| host.to_ascii_lowercase());
+    let is_ours = allowed.is_none_or(|names| host.is_some_and(|host| names.contains(&host)));
+    let is_read = matches!(request.method(), Method::Get | Method::Head);
+    let _ = match (is_ours && is_read, request.url()) {
+        (false, _) if is_ours => request.respond(Response::from_string("read only\n").with_status_code(405)),
         (false, _) => request.respond(Response::from_string("not this address\n").with_status_code(403)),
         (true, "/") => match Report::read(folder) {
             Ok(report) => {

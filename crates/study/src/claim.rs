@@ -392,4 +392,21 @@ mod tests {
         assert_eq!(Answer::of_all([Inconclusive, Contradicted]), Contradicted);
         assert_eq!(Answer::of_all([]), Inconclusive);
     }
+
+    #[test]
+    fn every_claim_that_is_shipped_can_be_planned() {
+        let folder = Path::new("../../experiments/claims");
+        let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(files.len() > 30, "{}", files.len());
+        for file in files {
+            let claim = Claim::read(&file).unwrap();
+            if claim.exact.is_some() {
+                continue;
+            }
+            for overrides in [claim.quick(), vec![]] {
+                let plan = Plan::read(&file, &overrides, train::Backend::Flex, None).unwrap();
+                claim.check(&plan).unwrap();
+            }
+        }
+    }
 }

@@ -212,12 +212,12 @@ impl Comparison {
                 show(row.difference, |d| format!("{} of {}", d.n_lower, d.n)),
                 show(row.perplexity, perplexity),
                 match (row.loss, row.loss_deviation) {
-                    (Some(loss), Some(deviation)) => format!("{loss:.4} ±{deviation:.4}"),
-                    (loss, _) => show(loss, |loss| format!("{loss:.4}")),
+                    (Some(loss), Some(deviation)) => format!("{} ±{}", nats(loss), nats(deviation)),
+                    (loss, _) => show(loss, nats),
                 },
                 match floor {
-                    Some(floor) => show(row.loss, |loss| format!("{:.4}", loss - floor)),
-                    None => show(row.bits_per_byte, |bits| format!("{bits:.4}")),
+                    Some(floor) => show(row.loss, |loss| nats(loss - floor)),
+                    None => show(row.bits_per_byte, nats),
                 },
                 show(row.n_params, grouped),
                 show(row.flops_per_token, |flops| format!("{:.2}M", flops as f64 / 1e6)),
@@ -552,8 +552,13 @@ fn percent_of(nats: f64) -> String {
     }
 }
 
+/// A loss as it is printed.
+pub(crate) fn nats(loss: f64) -> String {
+    if loss.abs() < 1e5 { format!("{loss:.4}") } else { format!("{loss:.2e}") }
+}
+
 /// A perplexity as it is printed.
-fn perplexity(ppl: f64) -> String {
+pub(crate) fn perplexity(ppl: f64) -> String {
     if ppl < 1e5 { format!("{ppl:.3}") } else { format!("{ppl:.2e}") }
 }
 

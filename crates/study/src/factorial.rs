@@ -22,6 +22,9 @@ pub(crate) struct Effect {
 /// finished in the whole grid.
 pub(crate) fn effects(study: &Study, runs: &[Vec<RunResult>]) -> Vec<Effect> {
     let of_grid = || study.variants.iter().zip(runs).filter(|(variant, _)| !variant.levels.is_empty());
+    if of_grid().next().is_none() {
+        return vec![];
+    }
     let loss = |runs: &[RunResult], seed: u64| Some(runs.iter().find(|run| run.config.seed == seed)?.last()?.loss);
     // Of each seed, the loss of every combination of levels.
     let seeds: Vec<Vec<(&[usize], f64)>> = (0..study.seeds as u64)

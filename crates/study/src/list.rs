@@ -5,14 +5,13 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use data::Split;
 use serde::Deserialize;
 use strum::{EnumString, IntoStaticStr, VariantArray};
-use train::{MetricLine, RunFolder, State};
+use train::{BadFile, MetricLine, RunFolder, State, read_text};
 
 use crate::Table;
-use crate::compare::grouped;
+use crate::compare::{grouped, nats, perplexity};
 
 /// How deep run folders lie below a folder of results, replaced and tuning runs included.
 const MOST_LEVELS: usize = 6;
@@ -58,11 +57,21 @@ struct Listed {
 /// The runs below `folder` that are in `state`, if one is given, and whose path holds `part`.
 ///
 /// # Errors
-/// A folder that cannot be read.
-pub fn list(folder: &Path, state: Option<RunState>, part: &str, order: Order) -> Result<Table> {
-    let mut paths = vec![];
-    find(folder, MOST_LEVELS, &mut paths).with_context(|| format!("{}: cannot be read", folder.display()))?;
-    let name = |path: &Path| path.strip_prefix(folder).unwrap_or(path).display().to_string();
+/// `folder` cannot be read. Folders below it that cannot are returned with the table.
+pub fn list(
+    folder: &Path,
+    state: Option<RunState>,
+    part: &str,
+    order: Order,
+) -> Result<(Table, Vec<PathBuf>), BadFile> {
+    fs::read_dir(folder).map_err(|error| BadFile::new(folder, format!("cannot be read: {error}")))?;
+    let (mut paths, mut unreadable) = (vec![], vec![]);
+    find(folder, MOST_LEVELS, &mut paths, &mut unreadable);
+    // A name may hold what would break the line.
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let name = |path: &Path| -> String {
+        path.strip_prefix(folder).unwrap_or(path).display().to_string().chars().map(printable).collect()
+    };
     let mut runs: Vec<Listed> = paths
         .iter()
         .filter(|path| name(path).contains(part))
@@ -87,30 +96,24 @@ pub fn list(folder: &Path, state: Option<RunState>, part: &str, order: Order) ->
             run.name.clone(),
             <&str>::from(run.state).into(),
             format!("{}/{}", grouped(run.step), run.steps.map_or("?".into(), grouped)),
-            shown(|line| format!("{:.4}", line.loss)),
-            shown(|line| format!("{:.3}", line.perplexity)),
+            shown(|line| nats(line.loss)),
+            shown(|line| perplexity(line.perplexity)),
             train::duration(now.saturating_sub(run.seconds) as f64),
         ]);
     }
-    Ok(table)
+    Ok((table, unreadable))
 }
 
 /// Folders with a status, links not followed.
-fn find(folder: &Path, levels: usize, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
+fn find(folder: &Path, levels: usize, into: &mut Vec<PathBuf>, unreadable: &mut Vec<PathBuf>) {
     if folder.join("status.json").is_file() {
         into.push(folder.into());
-        return Ok(());
-    }
-    if levels == 0 {
-        return Ok(());
-    }
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            find(&entry.path(), levels - 1, into)?;
+    } else if levels > 0 {
+        let Ok(entries) = fs::read_dir(folder) else { return unreadable.push(folder.into()) };
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            find(&entry.path(), levels - 1, into, unreadable);
         }
     }
-    Ok(())
 }
 
 impl Listed {
@@ -136,8 +139,7 @@ impl Listed {
             State::Diverged => RunState::Diverged,
             State::Done => RunState::Done,
         };
-        let config =
-            fs::read_to_string(path.join("config.toml")).ok().and_then(|text| toml::from_str::<Config>(&text).ok());
+        let config = read_text(&path.join("config.toml")).ok().and_then(|text| toml::from_str::<Config>(&text).ok());
         let modified = fs::metadata(path.join("status.json")).and_then(|meta| meta.modified()).ok();
         let since = modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         let evaluated = valid.as_ref().map_or(0, |line| line.step);
@@ -154,8 +156,8 @@ impl Listed {
 
 /// The last evaluation near the end of a file of metrics.
 fn last_evaluation(path: &Path) -> Option<MetricLine> {
+    let length = fs::metadata(path).ok().filter(|meta| meta.is_file())?.len();
     let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
     let mut bytes = vec![];
     file.take(TAIL).read_to_end(&mut bytes).ok()?;

@@ -6,7 +6,7 @@ use data::{Account, Dataset};
 use kernels::Kernels;
 use model::{Budget, ModelConfig, Parts};
 use serde::{Deserialize, Serialize};
-use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, write_whole};
+use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, read_text, write_whole};
 
 use crate::Override;
 use crate::compare::grouped;
@@ -330,12 +330,12 @@ impl Study {
     /// A folder that is not a study's, or a damaged file.
     pub(crate) fn read(folder: &Path) -> Result<Self, BadFile> {
         let path = Study::path(folder);
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            BadFile::new(&path, format!("cannot be read, so this is not a study's folder: {error}"))
-        })?;
+        let text =
+            read_text(&path).map_err(|error| BadFile::new(folder, format!("this is not a study's folder: {error}")))?;
         let study: Study = serde_json::from_str(&text)
             .map_err(|error| BadFile::new(&path, format!("is damaged or of another version: {error}")))?;
         let is_sound = !study.variants.is_empty()
+            && study.variants.iter().all(|variant| check_variant_name(&variant.name, "").is_ok())
             && study.seeds <= MOST_SEEDS
             && (0.0..100.0).contains(&study.margin)
             && study.sweep.iter().all(|sweep| sweep.seeds <= MOST_SEEDS && !sweep.rates.is_empty())

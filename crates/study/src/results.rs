@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use data::{Class, Split};
-use train::{BadFile, ConfigError, Meta, MetricLine, RunConfig, RunFolder, State, median};
+use train::{BadFile, ConfigError, Meta, MetricLine, RunConfig, RunFolder, State, median, read_text};
 
 use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
@@ -103,7 +103,7 @@ impl RunResult {
             let problem = format!("ends before the evaluation of step {steps}, though the run is done");
             return Err(BadFile::new(&folder.metrics_path(), problem).into());
         }
-        let sample = std::fs::read_to_string(folder.sample_path()).ok();
+        let sample = read_text(&folder.sample_path()).ok();
         Ok(Some(RunResult { state: status.state, step: status.step, config, meta, metrics, sample }))
     }
 

@@ -63,6 +63,8 @@ impl Paired {
 
     /// Of one difference for each seed.
     pub(crate) fn of_differences(differences: &[f64]) -> Option<Self> {
+        // Losses beyond all numbers, or without a partner, have no difference.
+        differences.iter().all(|difference| difference.is_finite()).then_some(())?;
         let n = differences.len();
         let (mean, deviation) = mean_and_deviation(differences)?;
         let half = |deviation: f64| quantile(0.5 + (1.0 - ALPHA) / 2.0, n) * deviation / (n as f64).sqrt();

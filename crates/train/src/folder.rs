@@ -38,8 +38,11 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, BadFile> {
     }
 }
 
-/// As [`read_file`], for text.
-pub(crate) fn read_text(path: &Path) -> Result<String, BadFile> {
+/// Reads a regular file of text.
+///
+/// # Errors
+/// It is missing, damaged or something else.
+pub fn read_text(path: &Path) -> Result<String, BadFile> {
     String::from_utf8(read_file(path)?).map_err(|error| damaged(path, &error))
 }
 
@@ -308,6 +311,9 @@ impl RunFolder {
     /// A missing or damaged file.
     pub fn metrics(&self) -> Result<Vec<MetricLine>> {
         let path = self.metrics_path();
+        if fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(BadFile::new(&path, "is not a regular file").into());
+        }
         let file = File::open(&path).map_err(|error| missing(&path, error))?;
         let mut lines = vec![];
         let mut reader = BufReader::new(file);

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Curve;
+use super::html::escape;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 360.0;
@@ -171,7 +172,7 @@ impl Chart<'_> {
             draw(format!(
                 "<polyline class=\"mean series{i}\" points=\"{}\"><title>{}</title></polyline>",
                 path(&mut curve.points.iter().map(|p| (p.0, p.2))),
-                curve.name
+                escape(&curve.name)
             ));
         }
         svg + "</svg>\n"
@@ -185,8 +186,8 @@ const MOST_MARKS: usize = 30;
 fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
     match high - low {
-        span if span > 0.0 => (low, high),
-        _ if low.is_finite() => (low - 0.5, low + 0.5),
+        span if span.is_finite() && span > 1e-9 * low.abs().max(high.abs()) => (low, high),
+        _ if low.is_finite() => (low - 0.5f64.max(1e-3 * low.abs()), low + 0.5f64.max(1e-3 * low.abs())),
         _ => (0.0, 1.0),
     }
 }
@@ -196,8 +197,8 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     let raw = (high - low) / 5.0;
     let power = 10f64.powf(raw.log10().floor());
     let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= raw).unwrap_or(raw);
-    let first = (low / step).ceil() as i64;
-    (first..).map(|i| i as f64 * step).take_while(|tick| *tick <= high + 1e-9 * step).collect()
+    let first = (low / step).ceil();
+    (0..12).map(|i| (first + f64::from(i)) * step).take_while(|tick| *tick <= high + 1e-9 * step).collect()
 }
 
 /// A tick's number without superfluous digits.
@@ -219,7 +220,8 @@ mod tests {
     #[test]
     fn nothing_and_a_single_point_can_be_drawn() {
         let curve = |points| vec![Curve { name: "a".into(), points, seeds: vec![] }];
-        for curves in [vec![], curve(vec![]), curve(vec![(1.0, 2.0, 2.0, 2.0)])] {
+        let flat = |y: f64| curve(vec![(1.0, y, y, y), (2.0, y, y, y)]);
+        for curves in [vec![], curve(vec![]), curve(vec![(1.0, 2.0, 2.0, 2.0)]), flat(0.5), flat(1e17), flat(1e300)] {
             for x_scale in [Scale::Linear, Scale::Log] {
                 let chart =
                     Chart { label: "label", x_label: "step", y_label: "loss", x_scale, has_log: true, curves: &curves };

@@ -201,6 +201,6 @@ fn provenance(results: &StudyResults) -> String {
     format!("<h2>How it was made</h2>\n<pre>{}</pre>\n", escape(&text))
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -98,7 +98,7 @@ pub fn folder_of(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
 }
 
 fn markdown(comparison: &Comparison) -> String {
-    let mut text = format!("# {}\n\n{}\n\n", comparison.study.name, comparison.study.description);
+    let mut text = format!("# {}\n\n{}\n\n", comparison.study.name, html::escape(&comparison.study.description));
     for sentence in comparison.sentences() {
         text += &format!("- {sentence}\n");
     }

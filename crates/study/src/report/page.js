@@ -56,10 +56,13 @@ for (const figure of document.querySelectorAll('figure.chart')) {
       look(svg, new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).x);
     });
     svg.addEventListener('keydown', event => {
-      const step = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      look(svg, Number(svg.dataset.at ?? 400) + step);
+      const xs = line => numbers(line.getAttribute('points')).filter((_, i) => i % 2 === 0);
+      const places = [...new Set([...svg.querySelectorAll('.mean')].flatMap(xs))].sort((a, b) => a - b);
+      const at = places.indexOf(Number(svg.dataset.at));
+      look(svg, places[at < 0 ? 0 : Math.min(Math.max(at + step, 0), places.length - 1)]);
     });
   }
   control('save').addEventListener('click', () => {
