@@ -61,7 +61,7 @@ pub enum Command {
     ExportMetrics(Report),
     /// List the studies in `experiments/`, or the runs below a folder
     List(List),
-    /// Show the report of a study in a browser while it trains; only this machine can open it
+    /// Show the report of a study in a browser while it trains; by default only this machine can open it
     Watch(Watch),
     /// Print what a study would run: variants, differences, budgets, and the reference's full configuration
     Show(Study),

@@ -38,10 +38,10 @@ const COLUMNS: [(&str, u16); 8] =
 const WIDE: u16 = 90;
 const OF_WIDE: [usize; 3] = [2, 5, 6];
 
+const KEYS: &str = " q stop all  x stop run  up/down choose  m metric  e each seed  s smooth  z zoom  1-9 hide";
+
 /// The same where there is little room.
 const FEW_KEYS: &str = " q x stop  arrows  m metric  e seeds  s z  1-9 hide";
-
-const KEYS: &str = " q stop all  x stop run  up/down choose  m metric  e each seed  s smooth  z zoom  1-9 hide";
 
 /// Owns the terminal from `open` until it is dropped.
 pub struct Screen {
@@ -282,7 +282,10 @@ impl View<'_> {
 
     /// The index of a run's variant.
     fn variant(&self, job: &Job) -> usize {
-        self.variants.iter().position(|name| name == of_tuning(&job.config.variant)).unwrap_or(0)
+        {
+            let of = |wanted: &str| self.variants.iter().position(|name| name == wanted);
+            of(&job.config.variant).or_else(|| of(of_tuning(&job.config.variant))).unwrap_or(0)
+        }
     }
 
     fn color(&self, variant: usize) -> Color {
@@ -354,9 +357,13 @@ impl View<'_> {
             let Some(mut own) = of_run(job) else { continue };
             match self.look.metric {
                 Metric::Train | Metric::Valid => {}
-                Metric::Perplexity => own.values_mut().for_each(|point| point.1 = point.1.exp()),
+                Metric::Perplexity => own.values_mut().for_each(|point| point.1 = point.1.exp().min(f64::MAX)),
                 Metric::Difference => {
-                    let is_pair = |other: &&Job| self.variant(other) == 0 && other.config.seed == job.config.seed;
+                    // Of tuning runs, those at the same rate.
+                    let is_pair = |other: &&Job| {
+                        let (a, b) = (&other.config, &job.config);
+                        self.variant(other) == 0 && a.seed == b.seed && a.train.lr == b.train.lr
+                    };
                     let Some(reference) = self.jobs.iter().find(is_pair).and_then(of_run) else { continue };
                     if self.variant(job) == 0 {
                         continue;
@@ -428,7 +435,7 @@ impl View<'_> {
     fn seconds_left(&self, job: &Job) -> Option<f64> {
         let followed = self.of(job)?;
         let step = followed.step;
-        (step > 0).then(|| followed.seconds / step as f64 * (job.config.train.steps - step) as f64)
+        (step > 0).then(|| followed.seconds / step as f64 * job.config.train.steps.saturating_sub(step) as f64)
     }
 
     fn study_seconds_left(&self) -> Option<f64> {
@@ -437,7 +444,9 @@ impl View<'_> {
         let per_step = known().map(|followed| followed.seconds).sum::<f64>() / steps as f64;
         let left = self.jobs.iter().map(|job| match job.progress {
             Progress::Waiting => job.config.train.steps,
-            Progress::Running(_) => job.config.train.steps - self.of(job).map_or(0, |followed| followed.step),
+            Progress::Running(_) => {
+                job.config.train.steps.saturating_sub(self.of(job).map_or(0, |followed| followed.step))
+            }
             _ => 0,
         });
         (steps > 0).then(|| per_step * left.sum::<usize>() as f64 / self.at_once as f64)

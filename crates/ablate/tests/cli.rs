@@ -805,7 +805,7 @@ fn a_study_is_watched_from_this_machine_only() {
         let text = fs::read_to_string(&metrics).unwrap();
         fs::write(&metrics, text).unwrap();
     });
-    let events = get("/events", &address);
+    let events = get("/events?0", &address);
     news.join().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -16,8 +16,8 @@ use crate::compare::{grouped, nats, perplexity};
 /// How deep run folders lie below a folder of results, replaced and tuning runs included.
 const MOST_LEVELS: usize = 6;
 
-/// Bytes at the end of a file of metrics in which its last evaluation is looked for.
-const TAIL: u64 = 16 * 1024;
+/// Bytes at the end of a file of metrics in which its last lines are looked for: more than a thousand lines.
+const TAIL: u64 = 256 * 1024;
 
 /// What a run is doing, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, VariantArray, IntoStaticStr, EnumString)]
@@ -50,7 +50,7 @@ struct Listed {
     step: usize,
     steps: Option<usize>,
     valid: Option<MetricLine>,
-    /// Of its status, since 1970.
+    /// When it last wrote metrics, since 1970.
     seconds: u64,
 }
 
@@ -130,7 +130,7 @@ impl Listed {
         }
         let folder = RunFolder::new(path);
         let status = folder.status().ok().flatten();
-        let valid = last_evaluation(&folder.metrics_path());
+        let (last_step, valid) = last_lines(&folder.metrics_path());
         let state = match status.as_ref().map_or(State::Failed, |status| status.state) {
             State::Running if !train::is_locked(path) => RunState::Stale,
             State::Running => RunState::Running,
@@ -140,13 +140,13 @@ impl Listed {
             State::Done => RunState::Done,
         };
         let config = read_text(&path.join("config.toml")).ok().and_then(|text| toml::from_str::<Config>(&text).ok());
-        let modified = fs::metadata(path.join("status.json")).and_then(|meta| meta.modified()).ok();
+        let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        let modified = modified(&folder.metrics_path()).or_else(|| modified(&path.join("status.json")));
         let since = modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-        let evaluated = valid.as_ref().map_or(0, |line| line.step);
         Listed {
             name,
             state,
-            step: status.map_or(0, |status| status.step).max(evaluated),
+            step: status.map_or(0, |status| status.step).max(last_step),
             steps: config.map(|config| config.train.steps),
             valid,
             seconds: since.map_or(0, |since| since.as_secs()),
@@ -154,14 +154,20 @@ impl Listed {
     }
 }
 
-/// The last evaluation near the end of a file of metrics.
-fn last_evaluation(path: &Path) -> Option<MetricLine> {
+/// The last step and the last evaluation near the end of a file of metrics.
+fn last_lines(path: &Path) -> (usize, Option<MetricLine>) {
+    let text = tail(path).unwrap_or_default();
+    let parsed = |line: &str| serde_json::from_str::<MetricLine>(line).ok();
+    let step = text.lines().rev().find_map(parsed).map_or(0, |line| line.step);
+    let valid = text.lines().rev().filter(|line| line.contains("\"valid\"")).filter_map(parsed);
+    (step, valid.into_iter().find(|line| line.split == Split::Valid))
+}
+
+fn tail(path: &Path) -> Option<String> {
     let length = fs::metadata(path).ok().filter(|meta| meta.is_file())?.len();
     let mut file = File::open(path).ok()?;
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
     let mut bytes = vec![];
     file.take(TAIL).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    let lines = text.lines().rev().filter(|line| line.contains("\"valid\""));
-    lines.filter_map(|line| serde_json::from_str::<MetricLine>(line).ok()).find(|line| line.split == Split::Valid)
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

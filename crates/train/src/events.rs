@@ -1,4 +1,4 @@
-//! The same metrics as TensorBoard reads them: `events.out.tfevents.*`.
+//! Losses and rates as TensorBoard reads them: `events.out.tfevents.*`.
 //!
 //! A file of records, each a protocol buffer `Event` between two checksums. The few fields that are needed are written out here;
 //! their numbers are those of `event.proto`, `summary.proto` and `tensor.proto`.
@@ -92,7 +92,7 @@ fn record(bytes: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The checksum of TensorFlow's records: CRC-32C, rotated and shifted so that it is none of its own.
+/// The checksum of TensorFlow's records: CRC-32C, masked, for a checksum of data that holds checksums is weak.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

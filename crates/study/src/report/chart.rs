@@ -31,8 +31,9 @@ impl Scale {
         match self {
             Scale::Linear => ticks(low, high),
             Scale::Log => {
-                let steps = (-6..7).flat_map(|power| [1.0, 1.5, 2.0, 3.0, 5.0, 7.0].map(|m| m * 10f64.powi(power)));
-                steps.filter(|tick| (low..=high).contains(tick)).collect()
+                let steps = (-9..9).flat_map(|power| [1.0, 1.5, 2.0, 3.0, 5.0, 7.0].map(|m| m * 10f64.powi(power)));
+                let found: Vec<f64> = steps.filter(|tick| (low..=high).contains(tick)).collect();
+                if found.len() > 1 { found } else { ticks(low, high) }
             }
         }
     }
@@ -148,7 +149,7 @@ impl Chart<'_> {
         let path = |points: &mut dyn Iterator<Item = (f64, f64)>| {
             let mut text = String::new();
             for (step, value) in points {
-                write!(text, "{:.1},{:.1} ", x(step), y(value).clamp(TOP, bottom)).expect("writing to a string");
+                write!(text, "{:.2},{:.2} ", x(step), y(value).clamp(TOP, bottom)).expect("writing to a string");
             }
             text
         };
@@ -203,7 +204,9 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 
 /// A tick's number without superfluous digits.
 fn short(value: f64) -> String {
-    let text = format!("{value:.4}");
+    // Four digits, and where numbers are small two that count.
+    let digits = (2.0 - value.abs().max(1e-12).log10().floor()).max(4.0) as usize;
+    let text = format!("{value:.digits$}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 

@@ -1,7 +1,8 @@
 // What a chart of the page can do beside being looked at. Without it everything is there but the controls.
 document.documentElement.classList.add('live');
 // `ablate watch` marks its page, and tells when there is something new.
-if (document.querySelector('meta[name=watch]')) new EventSource('events').onmessage = () => location.reload();
+const watch = document.querySelector('meta[name=watch]');
+if (watch) new EventSource('events?' + watch.content).onmessage = () => location.reload();
 const numbers = text => text.trim().split(/[ ,]+/).filter(part => part).map(Number);
 for (const figure of document.querySelectorAll('figure.chart')) {
   const control = name => figure.querySelector(`[name=${name}]`);
@@ -17,7 +18,7 @@ for (const figure of document.querySelectorAll('figure.chart')) {
     lines.forEach((line, i) => {
       let last = originals[i][1];
       const points = originals[i].map((value, j) => j % 2 ? (last = weight * last + (1 - weight) * value) : value);
-      line.setAttribute('points', points.map((value, j) => value.toFixed(1) + (j % 2 ? ' ' : ',')).join(''));
+      line.setAttribute('points', points.map((value, j) => value.toFixed(2) + (j % 2 ? ' ' : ',')).join(''));
     });
   });
   // From the place in the drawing to the number on the axis.
@@ -34,7 +35,7 @@ for (const figure of document.querySelectorAll('figure.chart')) {
       svg.append(cursor);
     }
     const values = [];
-    let nearest = x;
+    let nearest;
     for (const line of svg.querySelectorAll('.mean')) {
       const points = numbers(line.getAttribute('points'));
       let best = 0;
@@ -42,9 +43,10 @@ for (const figure of document.querySelectorAll('figure.chart')) {
         if (Math.abs(points[i] - x) < Math.abs(points[best] - x)) best = i;
       }
       if (points.length < 2) continue;
-      nearest = points[best];
-      values.push(`${line.textContent} ${value(points[best + 1], svg.dataset.y).toFixed(4)}`);
+      if (nearest === undefined || Math.abs(points[best] - x) < Math.abs(nearest - x)) nearest = points[best];
+      values.push(`${line.textContent} ${value(points[best + 1], svg.dataset.y).toPrecision(4)}`);
     }
+    if (nearest === undefined) return;
     const [, , bottom, top] = svg.dataset.y.split(' ');
     const place = { x1: nearest, x2: nearest, y1: top, y2: bottom };
     for (const [name, number] of Object.entries(place)) cursor.setAttribute(name, number);
@@ -67,8 +69,10 @@ for (const figure of document.querySelectorAll('figure.chart')) {
   }
   control('save').addEventListener('click', () => {
     const copy = shown().cloneNode(true);
+    copy.querySelector('.cursor')?.remove();
+    copy.classList.add(...figure.classList);
     const style = document.createElementNS(copy.namespaceURI, 'style');
-    style.textContent = document.querySelector('style').textContent.replaceAll('figure.chart ', '');
+    style.textContent = document.querySelector('style').textContent;
     copy.prepend(style);
     const link = document.createElement('a');
     link.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: 'image/svg+xml' }));
