@@ -1,7 +1,9 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::fmt::Debug;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -111,11 +113,11 @@ pub struct Study {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: Option<u32>,
     /// Where to compute: flex and ndarray are for the CPU, wgpu is for a GPU
-    #[arg(long, default_value = "flex", value_parser = backend())]
+    #[arg(long, default_value = "flex", value_parser = by_name::<Backend>())]
     pub backend: Backend,
     /// Whose operations compute: fused, ours, where there are such; or plain, burn's own. The numbers agree but for rounding
     /// [default: fused on the CPU, plain on a GPU]
-    #[arg(long, value_parser = kernels())]
+    #[arg(long, value_parser = by_name::<Kernels>())]
     pub kernels: Option<Kernels>,
 }
 
@@ -325,13 +327,13 @@ pub struct List {
     /// A folder of results, as `runs`: list its runs instead
     pub folder: Option<PathBuf>,
     /// Runs in this state only; stale: it says that it runs, and no process does
-    #[arg(long, requires = "folder", value_parser = run_state())]
+    #[arg(long, requires = "folder", value_parser = by_name::<RunState>())]
     pub state: Option<RunState>,
     /// Runs whose path below the folder holds this
     #[arg(long, requires = "folder", default_value = "", hide_default_value = true, value_name = "PART")]
     pub name: String,
     /// What comes first
-    #[arg(long, requires = "folder", default_value = "name", value_parser = order())]
+    #[arg(long, requires = "folder", default_value = "name", value_parser = by_name::<Order>())]
     pub sort: Order,
 }
 
@@ -371,28 +373,14 @@ pub struct Steps {
     pub threads: u16,
 }
 
-/// Every backend by name; whether it is built in is for the planner to say.
-fn backend() -> impl TypedValueParser<Value = Backend> {
-    let names = Backend::VARIANTS.iter().map(<&'static str>::from);
-    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
-}
-
-/// The state of a run by name.
-fn run_state() -> impl TypedValueParser<Value = RunState> {
-    let names = RunState::VARIANTS.iter().map(<&'static str>::from);
-    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
-}
-
-/// An order by name.
-fn order() -> impl TypedValueParser<Value = Order> {
-    let names = Order::VARIANTS.iter().map(<&'static str>::from);
-    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
-}
-
-/// Either kind of kernels by name.
-fn kernels() -> impl TypedValueParser<Value = Kernels> {
-    let names = Kernels::VARIANTS.iter().map(<&'static str>::from);
-    PossibleValuesParser::new(names).map(|name| name.parse().expect("a name of the list"))
+/// A choice by its name; whether a backend is built in is for the planner to say.
+fn by_name<T>() -> impl TypedValueParser<Value = T>
+where
+    T: VariantArray + FromStr<Err: Debug> + Clone + Send + Sync + 'static,
+    &'static str: From<&'static T>,
+{
+    PossibleValuesParser::new(T::VARIANTS.iter().map(<&'static str>::from))
+        .map(|name| name.parse().expect("a name of the list"))
 }
 
 fn percent(text: &str) -> Result<f64, String> {
