@@ -8,8 +8,8 @@ use model::Exact;
 use serde::{Deserialize, Serialize};
 use train::{BadFile, ConfigError};
 
-use crate::compare::Row;
 use crate::overrides::flat;
+use crate::row::Row;
 use crate::stats::{Paired, Verdict};
 use crate::{Comparison, Override, Plan, nearest};
 

@@ -11,7 +11,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 use train::{BadFile, MetricLine, RunFolder, State, read_text};
 
 use crate::Table;
-use crate::compare::{grouped, nats, perplexity};
+use crate::numbers::{grouped, nats, perplexity};
 
 /// How deep run folders lie below a folder of results, replaced and tuning runs included.
 const MOST_LEVELS: usize = 6;

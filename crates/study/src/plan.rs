@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, read_text, write_whole};
 
 use crate::Override;
-use crate::compare::grouped;
+use crate::numbers::grouped;
 use crate::overrides::{Overlay, SWEEP, StudyText, combinations, parse, short};
 use crate::rates::RateCurve;
 use crate::settings::{Matching, Settings};

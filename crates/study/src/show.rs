@@ -4,7 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use model::{Budget, Parts};
 
-use crate::compare::grouped;
+use crate::numbers::grouped;
 use crate::plan::{Plan, PlannedVariant, Sweep, Text};
 use crate::settings::Matching;
 use crate::table::Table;
