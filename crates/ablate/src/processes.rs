@@ -306,8 +306,7 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
     let log = OpenOptions::new().create(true).append(true).open(path.join("log.txt"));
     let log = log.with_context(|| format!("{}: the log cannot be written", path.display()))?;
-    let mut command = own_program()?;
-    command.arg("worker").arg(path).arg(toml::to_string(&job.config)?).arg("--command").arg(command_line());
+    let mut command = worker(path, &job.config)?;
     command.env("RAYON_NUM_THREADS", threads.to_string());
     // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.
     command.env("MIMALLOC_PURGE_DELAY", "-1");
@@ -331,8 +330,15 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     Ok(Worker { child, lines })
 }
 
+/// The process of a run, to be started.
+pub fn worker(folder: &Path, config: &RunConfig) -> Result<Command> {
+    let mut command = own_program()?;
+    command.arg("worker").arg(folder).arg(toml::to_string(config)?).arg("--command").arg(command_line());
+    Ok(command)
+}
+
 /// The command as typed, but for the path of the program.
-pub fn command_line() -> String {
+fn command_line() -> String {
     let quoted = |arg: String| if arg.contains([' ', '"', '\'', '$']) { format!("'{arg}'") } else { arg };
     std::iter::once("ablate".to_string())
         .chain(std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned())))

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use train::{BadFile, ConfigError, RunFolder, State, first_difference};
 
 use crate::cli::Rerun;
-use crate::processes::{command_line, own_program, terminate};
+use crate::processes::{terminate, worker};
 use crate::{print, stop};
 
 pub fn run(args: &Rerun) -> Result<u8> {
@@ -28,9 +28,7 @@ pub fn run(args: &Rerun) -> Result<u8> {
         return Err(ConfigError(format!("{}: exists already; choose another --out", out.display())).into());
     }
     let stop = stop::on_signal()?;
-    let mut worker = own_program()?;
-    worker.arg("worker").arg(&out).arg(toml::to_string(&config)?).args(["--command", &command_line()]);
-    let mut worker = worker.process_group(0).stdin(Stdio::null()).spawn().context("starting a run")?;
+    let mut worker = worker(&out, &config)?.process_group(0).stdin(Stdio::null()).spawn().context("starting a run")?;
     let mut asked = false;
     let ended = loop {
         if let Some(ended) = worker.try_wait().context("waiting for the run")? {

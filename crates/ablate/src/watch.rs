@@ -28,14 +28,12 @@ pub fn run(args: &Watch) -> Result<u8> {
     let folder = study::folder_of(&args.study, &args.out)?;
     // A folder that is no study's is to be known now.
     Report::read(&folder)?;
-    let address = (args.host.trim_matches(['[', ']']), args.port);
-    let server = Server::http(address).map_err(|error| {
+    let host = args.host.trim_matches(['[', ']']);
+    let server = Server::http((host, args.port)).map_err(|error| {
         ConfigError(format!("--host {} --port {}: cannot be listened on: {error}", args.host, args.port))
     })?;
-    let server = Arc::new(server);
     let bound = server.server_addr().to_ip();
     let port = bound.map_or(args.port, |address| address.port());
-    let host = args.host.trim_matches(['[', ']']);
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_ascii_lowercase() };
     print(&format!("{} at http://{host}:{port}/ (stop with Ctrl-C)\n", folder.display()))?;
     // Another name for this machine in an address would be a page from elsewhere that wants to read along. Who opens the report to

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::contract::probe;
-use crate::norm::Site;
 use crate::{Ffn, ModelConfig, NormKind, Rule, contracts};
 
 /// A statement that is checked by computing it.
@@ -140,7 +139,7 @@ fn normal(mean: f32) -> Vec<f32> {
 
 /// A norm at its start, on one row.
 fn norm(kind: NormKind, device: &Device) -> impl Fn(&[f32]) -> Vec<f32> {
-    let norm = kind.init(&ModelConfig { d_model: D, ..probe() }, Site::Attention, device);
+    let norm = kind.at_attention(&ModelConfig { d_model: D, ..probe() }, device);
     let device = device.clone();
     move |x| {
         let x = Tensor::<3>::from_data(TensorData::new(x.to_vec(), [1, 1, D]), &device);

@@ -8,6 +8,7 @@ use model::Exact;
 use serde::{Deserialize, Serialize};
 use train::{BadFile, ConfigError};
 
+use crate::numbers::percent;
 use crate::overrides::flat;
 use crate::row::Row;
 use crate::stats::{Paired, Verdict};
@@ -243,9 +244,9 @@ impl Claim {
 
     fn standing(&self, comparison: &Comparison, i: usize, row: &Row) -> (Standing, Option<(f64, f64)>, String) {
         let reference = &comparison.rows[0];
-        let percent = |paired: Option<Paired>| {
+        let interval = |paired: Option<Paired>| {
             let (low, high) = paired?.interval?;
-            Some((100.0 * low.exp_m1(), 100.0 * high.exp_m1()))
+            Some((percent(low), percent(high)))
         };
         match self.measure {
             Some(Measure::Perplexity) | None => {
@@ -257,16 +258,16 @@ impl Claim {
                     _ if row.n_diverged > 0 && row.loss.is_none() && reference.loss.is_some() => Standing::Higher,
                     _ => Standing::Unknown,
                 };
-                (standing, percent(row.difference), comparison.sentences()[i - 1].clone())
+                (standing, interval(row.difference), comparison.sentences()[i - 1].clone())
             }
             Some(Measure::Roughness) => {
                 let (standing, figures) = by_interval(row.roughness_difference, |nats| format!("{nats:+.4} nats"));
                 (standing, None, format!("early roughness {figures}"))
             }
             Some(Measure::Speed) => {
-                let shown = |log: f64| format!("{:+.1}%", 100.0 * log.exp_m1());
+                let shown = |log: f64| format!("{:+.1}%", percent(log));
                 let (standing, figures) = by_interval(row.speed_difference, shown);
-                (standing, percent(row.speed_difference), format!("tokens per second {figures}"))
+                (standing, interval(row.speed_difference), format!("tokens per second {figures}"))
             }
             Some(Measure::Gap) => {
                 let (standing, figures) = by_interval(row.gap_difference, |nats| format!("{nats:+.4} nats"));

@@ -8,6 +8,7 @@ use train::State;
 
 use crate::plan::Sweep;
 use crate::results::RunResult;
+use crate::stats::mean_and_deviation;
 
 /// A loss this much above the best, relative to it, still counts as good: the usable range of rates.
 const USABLE: f64 = 0.01;
@@ -42,7 +43,7 @@ impl RateCurve {
             let losses: Vec<f64> = runs.iter().filter_map(|run| run.last().map(|line| line.loss)).collect();
             points.push(RatePoint {
                 lr,
-                loss: (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64),
+                loss: mean_and_deviation(&losses).map(|(mean, _)| mean),
                 n_diverged: runs.iter().filter(|run| run.state == State::Diverged).count(),
             });
         }

@@ -218,13 +218,11 @@ impl Study {
 
     /// On what terms variants were compared, in words.
     fn terms(&self) -> String {
-        if self.matching == Matching::Loose {
-            return "with configs as they are".into();
-        }
         let budgets = match self.matching {
             Matching::Params => "at equal parameters",
             Matching::Flops => "at equal FLOPs",
-            Matching::Width | Matching::Loose => "at widths as written",
+            Matching::Width => "at widths as written",
+            Matching::Loose => return "with configs as they are".into(),
         };
         let rates = if self.sweep.is_some() { "each at its own best learning rate" } else { "at rates as written" };
         format!("{budgets}, {rates}")

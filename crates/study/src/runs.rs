@@ -7,7 +7,6 @@ use train::{BadFile, ConfigError, RunConfig, RunFolder};
 
 use crate::Comparison;
 use crate::plan::{Study, Variant};
-use crate::rates::RateCurve;
 use crate::results::{RunResult, StudyResults};
 use crate::settings::Matching;
 
@@ -53,7 +52,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
         sweep: None,
         variants,
     };
-    let results = StudyResults { study, runs: groups, curves: Vec::<RateCurve>::new() };
+    let results = StudyResults { study, runs: groups, curves: vec![] };
     results.check_alike()?;
     Ok(Comparison::of(&results))
 }

@@ -7,12 +7,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use crate::processes::own_program;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use train::{ConfigError, RunConfig, Stepper, Turn};
+
+use crate::processes::own_program;
 
 /// The step in PyTorch, which is run as it is.
 const PYTORCH: &str = include_str!("../../../../bench/pytorch_step.py");

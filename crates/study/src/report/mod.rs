@@ -224,11 +224,16 @@ impl Curve {
     }
 }
 
+/// The bin of a step.
+fn bin(step: f64, last: f64, n_bins: usize) -> usize {
+    (((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1)
+}
+
 /// The mean of a run's curve in each of `n_bins` bins of steps.
 fn binned(run: &RunResult, split: Split, last: f64, n_bins: usize) -> Vec<Option<(f64, f64)>> {
     let mut bins = vec![(0.0, 0.0, 0.0); n_bins];
     for (step, loss) in run.curve(split) {
-        let bin: &mut (f64, f64, f64) = &mut bins[(((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1)];
+        let bin: &mut (f64, f64, f64) = &mut bins[bin(step, last, n_bins)];
         *bin = (bin.0 + 1.0, bin.1 + step, bin.2 + loss);
     }
     bins.into_iter().map(|(n, step, loss)| (n > 0.0).then(|| (step / n, loss / n))).collect()
@@ -240,9 +245,8 @@ const MOST_SINGLE: usize = 60;
 /// A run's curve in at most two points for each of `n_bins` bins, the lowest and the highest, so that no spike is lost.
 fn thinned(run: &RunResult, split: Split, last: f64, n_bins: usize) -> Vec<(f64, f64)> {
     let curve = run.curve(split);
-    let bin = |step: f64| (((step - 1.0) / last * n_bins as f64) as usize).min(n_bins - 1);
     let mut points = vec![];
-    for own in curve.chunk_by(|a, b| bin(a.0) == bin(b.0)) {
+    for own in curve.chunk_by(|a, b| bin(a.0, last, n_bins) == bin(b.0, last, n_bins)) {
         let by_loss = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
         let (low, high) = (own.iter().min_by(by_loss), own.iter().max_by(by_loss));
         let mut ends: Vec<(f64, f64)> = low.into_iter().chain(high).copied().collect();
