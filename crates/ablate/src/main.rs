@@ -20,11 +20,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use data::DataError;
+use disk::Locked;
 use fetch::FetchError;
 use model::{Contract, Finding, Rule};
 use strum::VariantArray;
 use study::{Override, Plan, Table};
-use train::{Backend, BadFile, ConfigError, Display, Ending, Locked, Provenance, RunConfig, RunFolder, Sampling};
+use train::{Backend, BadFile, ConfigError, Display, Ending, Provenance, RunConfig, RunFolder, Sampling};
 
 use cli::{Cli, Command};
 use processes::Outcome;
@@ -249,14 +250,14 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         if cause.is::<ConfigError>() {
             return 2;
         }
-        if cause.is::<Locked>() {
+        if let Some(Locked::Held { .. }) = cause.downcast_ref() {
             return 4;
         }
         match cause.downcast_ref() {
             Some(FetchError::NoAddress { .. }) => return 2,
-            Some(FetchError::Busy { .. }) => return 4,
+            Some(FetchError::Locked(Locked::Held { .. })) => return 4,
             Some(FetchError::Unavailable { .. } | FetchError::BadFile { .. }) => return 5,
-            Some(FetchError::Io { .. }) => return 6,
+            Some(FetchError::Locked(_) | FetchError::Io { .. }) => return 6,
             None => {}
         }
         match cause.downcast_ref() {

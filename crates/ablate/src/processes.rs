@@ -11,8 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use disk::lock;
 use study::{Plan, Report, differences};
-use train::{ConfigError, RunConfig, RunFolder, State, lock};
+use train::{ConfigError, RunConfig, RunFolder, State};
 
 use crate::borrowed::Borrowed;
 use crate::screen::{Screen, Wish};

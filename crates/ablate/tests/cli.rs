@@ -262,7 +262,9 @@ fn a_study_is_run_by_one_process_at_a_time() {
     fs::create_dir_all(place.path("runs/small")).unwrap();
     let lock = fs::File::create(place.path("runs/small/.lock")).unwrap();
     lock.lock().unwrap();
-    place.fails(&["small"], 4, "runs/small: another process is working in this folder");
+    fs::write(place.path("runs/small/.lock"), "process 7 on a node").unwrap();
+    let refused = "runs/small: another process (process 7 on a node) is working in this folder; wait for it or stop it";
+    place.fails(&["small"], 4, refused);
     drop(lock);
     place.ok(&["small", "--seeds", "1"]);
 }

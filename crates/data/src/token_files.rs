@@ -220,13 +220,9 @@ pub fn write_tokens(corpus: &str, kind: &TokenizerKind, out: &Path) -> Result<Si
     let tokenizer = Tokenizer::fit(kind, &train, &valid)?;
     let width = Width::of(tokenizer.vocab_size());
     let unwritable = |source| DataError::Unwritable { path: out.display().to_string(), source };
-    let mut partial = out.as_os_str().to_owned();
-    partial.push(format!(".partial-{}", std::process::id()));
-    let partial = PathBuf::from(partial);
-    fs::create_dir_all(&partial).map_err(unwritable)?;
-    let fill = || -> Result<Sidecar, DataError> {
+    disk::new_folder(out, unwritable, |folder| {
         let count = |text: &Bytes, name: &str| -> Result<Count, DataError> {
-            Ok(Count { tokens: write(&partial.join(name), text, &tokenizer, width)?, bytes: text.len() })
+            Ok(Count { tokens: write(&folder.join(name), text, &tokenizer, width)?, bytes: text.len() })
         };
         let sidecar = Sidecar {
             corpus: corpus.name.clone(),
@@ -239,18 +235,11 @@ pub fn write_tokens(corpus: &str, kind: &TokenizerKind, out: &Path) -> Result<Si
             valid: count(&valid, "valid.bin")?,
             valid_nats,
         };
-        fs::write(partial.join("tokenizer.json"), tokenizer.to_json()?).map_err(unwritable)?;
+        fs::write(folder.join("tokenizer.json"), tokenizer.to_json()?).map_err(unwritable)?;
         let text = serde_json::to_string_pretty(&sidecar).expect("plain data") + "\n";
-        fs::write(partial.join("tokens.json"), text).map_err(unwritable)?;
-        fs::rename(&partial, out).map_err(unwritable)?;
+        fs::write(folder.join("tokens.json"), text).map_err(unwritable)?;
         Ok(sidecar)
-    };
-    let filled = fill();
-    if filled.is_err() {
-        // What is left over has no use; the error matters more than a second one.
-        let _ = fs::remove_dir_all(&partial);
-    }
-    filled
+    })
 }
 
 /// Writes the tokens of a text and counts them.

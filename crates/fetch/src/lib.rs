@@ -6,7 +6,7 @@
 mod download;
 mod unpack;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -36,8 +36,8 @@ pub enum FetchError {
     NoAddress { corpus: String, file: String },
     #[error("{path}: {problem}")]
     BadFile { path: String, problem: String },
-    #[error("corpus `{corpus}`: another process is fetching it; wait for it")]
-    Busy { corpus: String },
+    #[error(transparent)]
+    Locked(#[from] disk::Locked),
     #[error("{path}: cannot be read or written")]
     Io { path: String, source: io::Error },
 }
@@ -65,7 +65,7 @@ pub fn fetch(known: &Known, source: Source, root: &Path) -> Result<PathBuf, Fetc
     let staging = root.join(format!(".{}", known.name));
     let ready = staging.join("ready");
     fs::create_dir_all(&staging).map_err(FetchError::io(&staging))?;
-    let _lock = lock(&staging, known.name)?;
+    let _lock = disk::lock(&staging)?;
     // Another process may have fetched it by now.
     if is_there(known, &folder)? {
         return Ok(folder);
@@ -96,17 +96,6 @@ fn is_there(known: &Known, folder: &Path) -> Result<bool, FetchError> {
         Ok(_) if known.is_at(folder) => Ok(true),
         Ok(_) => Err(FetchError::bad(folder, "is there, but is not this corpus; move it away and fetch again")),
         Err(_) => Ok(false),
-    }
-}
-
-/// Keeps other processes out until the file is dropped.
-fn lock(staging: &Path, corpus: &str) -> Result<File, FetchError> {
-    let path = staging.join(".lock");
-    let file = File::create(&path).map_err(FetchError::io(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(FetchError::Busy { corpus: corpus.into() }),
-        Err(TryLockError::Error(error)) => Err(FetchError::io(&path)(error)),
     }
 }
 

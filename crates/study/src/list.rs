@@ -132,7 +132,7 @@ impl Listed {
         let status = folder.status().ok().flatten();
         let (last_step, valid) = last_lines(&folder.metrics_path());
         let state = match status.as_ref().map_or(State::Failed, |status| status.state) {
-            State::Running if !train::is_locked(path) => RunState::Stale,
+            State::Running if !disk::is_locked(path) => RunState::Stale,
             State::Running => RunState::Running,
             State::Stopped => RunState::Stopped,
             State::Failed => RunState::Failed,

@@ -1,13 +1,13 @@
 //! The folder of a run: what is in it and how it is written.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use data::{Account, Class, Split, Tokenizer};
+use disk::{Disk, Storage};
 use serde::{Deserialize, Serialize};
 
 use crate::config::label;
@@ -19,15 +19,11 @@ use crate::{ConfigError, RunConfig};
 /// # Errors
 /// An I/O error that names the file.
 pub fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let write = || {
-        let mut file = File::create(&partial)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    };
-    write().with_context(|| format!("{}: cannot be written", path.display()))
+    Disk.write_whole(path, text.as_bytes()).with_context(|| unwritable(path))
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("{}: cannot be written", path.display())
 }
 
 /// Reads a regular file.
@@ -62,45 +58,7 @@ pub(crate) fn new_folder(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> 
     if fs::symlink_metadata(out).is_ok() {
         return Err(ConfigError(format!("{}: exists already; choose another --out", out.display())).into());
     }
-    let mut partial = out.as_os_str().to_owned();
-    partial.push(format!(".partial-{}", std::process::id()));
-    let partial = PathBuf::from(partial);
-    fs::create_dir_all(&partial).with_context(|| format!("{}: cannot be created", out.display()))?;
-    let filled = fill(&partial)
-        .and_then(|()| fs::rename(&partial, out).with_context(|| format!("{}: cannot be created", out.display())));
-    if filled.is_err() {
-        // What is left over has no use; the error matters more than a second one.
-        let _ = fs::remove_dir_all(&partial);
-    }
-    filled
-}
-
-/// Takes a folder of a run or a study for this process until the file is dropped.
-///
-/// # Errors
-/// [`Locked`] when another process holds it.
-pub fn lock(folder: &Path) -> Result<File> {
-    let path = folder.join(".lock");
-    let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
-    for _ in 0..LOCK_TRIES {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("{}: cannot be locked", path.display()));
-            }
-        }
-    }
-    Err(Locked(folder.into()).into())
-}
-
-/// Who only looks whether a folder is held ([`is_locked`]) holds it for a moment.
-const LOCK_TRIES: usize = 5;
-
-/// Whether a process holds a folder that [`lock`] has been asked for.
-pub fn is_locked(folder: &Path) -> bool {
-    let file = File::open(folder.join(".lock"));
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    disk::new_folder(out, |error| anyhow::Error::new(error).context(unwritable(out)), fill)
 }
 
 /// A run's folder. `study` reads it, `train` writes it.
@@ -224,11 +182,6 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
 }
-
-/// Another process works in the folder.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}: another process is working in this folder; wait for it or stop it first")]
-pub struct Locked(PathBuf);
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {

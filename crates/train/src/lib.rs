@@ -21,9 +21,7 @@ pub use backend::Backend;
 pub use config::{RunConfig, TrainConfig};
 pub use costs::{Cost, costs, median};
 pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
-pub use folder::{
-    BadFile, Locked, Meta, MetricLine, RunFolder, State, Status, is_locked, lock, read_text, write_whole,
-};
+pub use folder::{BadFile, Meta, MetricLine, RunFolder, State, Status, read_text, write_whole};
 pub use metrics::duration;
 pub use run::{Display, Ending, Provenance, run};
 pub use same::first_difference;

@@ -18,9 +18,9 @@ use burn::train::renderer::MetricsRenderer;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::{Interrupter, SupervisedTraining, TrainingStrategy};
 use data::{DataError, Dataset};
+use disk::lock;
 
 use crate::fit::StepLoop;
-use crate::folder::lock;
 use crate::learner::{LanguageModel, learner};
 use crate::metrics::Gauge;
 use crate::plain::PlainRenderer;

@@ -1,0 +1,88 @@
+//! One process in a folder at a time.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A folder could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Locked {
+    #[error("{}: another process{} is working in this folder; wait for it or stop it first", path.display(), holder(by))]
+    Held {
+        path: PathBuf,
+        /// What the holder wrote about itself.
+        by: String,
+    },
+    #[error("{}: the lock cannot be written", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+fn holder(by: &str) -> String {
+    if by.is_empty() { String::new() } else { format!(" ({by})") }
+}
+
+const NAME: &str = ".lock";
+
+/// Who only looks whether a folder is held ([`is_locked`]) holds it for a moment.
+const TRIES: usize = 5;
+
+/// Takes a folder for this process until the file is dropped; the system gives it back when the process ends, however it ends.
+///
+/// # Errors
+/// [`Locked`] when another process holds it, which is named.
+pub fn lock(folder: &Path) -> Result<File, Locked> {
+    let path = folder.join(NAME);
+    let unusable = |source| Locked::Io { path: path.clone(), source };
+    // What the holder wrote stays until the lock is ours.
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = file.map_err(unusable)?;
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => {
+                // A full disk is for others to find: the lock holds without a word.
+                let _ = file.set_len(0).and_then(|()| file.write_all(own_name().as_bytes()));
+                return Ok(file);
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        }
+    }
+    let mut by = vec![];
+    // Somebody holds it, whether or not it can be read who.
+    let _ = file.take(200).read_to_end(&mut by);
+    let by = String::from_utf8_lossy(&by).into_owned();
+    Err(Locked::Held { path: folder.into(), by })
+}
+
+/// Whether a process holds a folder that [`lock`] has been asked for.
+pub fn is_locked(folder: &Path) -> bool {
+    let file = File::open(folder.join(NAME));
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+fn own_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("process {} on {host}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_named_and_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!is_locked(dir.path()));
+        let held = lock(dir.path()).unwrap();
+        assert!(is_locked(dir.path()));
+        let refused = lock(dir.path()).unwrap_err().to_string();
+        let name = format!("another process (process {} on ", std::process::id());
+        assert!(refused.contains(&name), "{refused}");
+        drop(held);
+        lock(dir.path()).unwrap();
+        std::fs::write(dir.path().join(NAME), [0xff; 4000]).unwrap();
+        let _held = lock(dir.path()).unwrap();
+        assert!(std::fs::metadata(dir.path().join(NAME)).unwrap().len() < 300);
+    }
+}
