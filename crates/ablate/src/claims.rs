@@ -108,6 +108,7 @@ fn answer(claim: &Claim, file: &Path, folder: &Path, args: &Claims) -> Result<Op
     let run = Run { study, jobs: None, plain: true, out: folder.into() };
     match processes::run_study(&mut plan, &run)? {
         Outcome::Stopped => Ok(None),
+        Outcome::DiskFull => Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).context(plan.study.name),
         // Runs that failed are missing from the figures, which say how many seeds there are.
         Outcome::Ended | Outcome::SomeFailed | Outcome::AllDiverged => {
             let report = Report::read(&folder.join(&plan.study.name))?;

@@ -25,7 +25,7 @@ use fetch::FetchError;
 use model::{Contract, Finding, Rule};
 use strum::VariantArray;
 use study::{Override, Plan, Table};
-use train::{Backend, BadFile, ConfigError, Display, Ending, Provenance, RunConfig, RunFolder, Sampling};
+use train::{Backend, BadFile, ConfigError, Display, Ending, Provenance, Refused, RunConfig, RunFolder, Sampling};
 
 use cli::{Cli, Command};
 use processes::Outcome;
@@ -54,6 +54,7 @@ fn dispatch(command: Command) -> Result<u8> {
                 Outcome::Ended => 0,
                 Outcome::SomeFailed => 1,
                 Outcome::AllDiverged => 3,
+                Outcome::DiskFull => 6,
                 Outcome::Stopped => 75,
             })
         }
@@ -250,7 +251,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         if cause.is::<ConfigError>() {
             return 2;
         }
-        if let Some(Locked::Held { .. }) = cause.downcast_ref() {
+        if cause.is::<Refused>() || matches!(cause.downcast_ref(), Some(Locked::Held { .. })) {
             return 4;
         }
         match cause.downcast_ref() {

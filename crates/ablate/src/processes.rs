@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use disk::lock;
-use study::{Plan, Report, differences};
-use train::{ConfigError, RunConfig, RunFolder, State};
+use disk::{free_space, lock};
+use study::{Plan, Report};
+use train::{ConfigError, RunConfig, RunFolder, State, refuse_another};
 
 use crate::borrowed::Borrowed;
 use crate::screen::{Screen, Wish};
+use crate::stop::Requests;
 use crate::{can_draw, cli, print, stop, warn};
 
 /// How a study came to its end.
@@ -24,6 +24,7 @@ pub enum Outcome {
     Ended,
     AllDiverged,
     SomeFailed,
+    DiskFull,
     Stopped,
 }
 
@@ -34,6 +35,8 @@ pub struct Job {
     pub progress: Progress,
     /// Whether it was stopped by itself, so that the others go on.
     is_let_go: bool,
+    /// Whether it crashed once, and was started again.
+    is_retried: bool,
 }
 
 pub enum Progress {
@@ -44,7 +47,20 @@ pub enum Progress {
     /// Done, or diverged.
     Ended,
     Stopped,
-    Failed(String),
+    Failed(Failure),
+}
+
+/// Why a run has no result.
+pub struct Failure {
+    pub message: String,
+    /// Whether files could not be written, which would befall the next run too.
+    is_disk: bool,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Failure { message: message.into(), is_disk: false }
+    }
 }
 
 /// The process of a run.
@@ -77,26 +93,38 @@ pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
     plan.study.write(&study_folder)?;
     if !tuning_runs.is_empty() {
         let jobs = carry_out(plan, tuning_runs, &study_folder.join(tuning), args, &stop)?;
-        let is_failed = jobs.iter().any(|job| matches!(job.progress, Progress::Failed(_)));
-        if is_failed || jobs.iter().any(Job::is_stopped) {
+        if let Some(outcome) = incomplete(&jobs) {
             // Rates that were chosen among what is left would not be those that the study asks for.
             print(&format!("\nLearning rates are not chosen yet. {}", without_result(&jobs)))?;
-            return Ok(if is_failed { Outcome::SomeFailed } else { Outcome::Stopped });
+            return Ok(outcome);
         }
         plan.choose_rates(&study_folder)?;
         plan.study.write(&study_folder)?;
     }
     let jobs = carry_out(plan, plan.runs(), &study_folder, args, &stop)?;
+    if stop.stop_at_once() {
+        return Ok(Outcome::Stopped);
+    }
     let all_diverged = report(&jobs, &study_folder)?;
-    Ok(if jobs.iter().any(Job::is_stopped) {
-        Outcome::Stopped
-    } else if jobs.iter().any(|job| matches!(job.progress, Progress::Failed(_))) {
-        Outcome::SomeFailed
-    } else if all_diverged {
-        Outcome::AllDiverged
-    } else {
-        Outcome::Ended
+    Ok(match incomplete(&jobs) {
+        Some(outcome) => outcome,
+        None if stop.stop() => Outcome::Stopped,
+        None if all_diverged => Outcome::AllDiverged,
+        None => Outcome::Ended,
     })
+}
+
+/// How a study ended some of whose runs have no result.
+fn incomplete(jobs: &[Job]) -> Option<Outcome> {
+    let failures =
+        || jobs.iter().filter_map(|job| if let Progress::Failed(why) = &job.progress { Some(why) } else { None });
+    if failures().any(|failure| failure.is_disk) {
+        Some(Outcome::DiskFull)
+    } else if jobs.iter().any(Job::is_stopped) {
+        Some(Outcome::Stopped)
+    } else {
+        failures().next().map(|_| Outcome::SomeFailed)
+    }
 }
 
 /// Trains those of these runs that are not complete in `folder`.
@@ -105,20 +133,28 @@ fn carry_out(
     configs: Vec<RunConfig>,
     folder: &Path,
     args: &cli::Run,
-    stop: &AtomicBool,
+    stop: &Requests,
 ) -> Result<Vec<Job>> {
     let cores = cores();
     let most_at_once = args.jobs.map_or(cores, usize::from);
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
     let mut jobs = vec![];
+    // All that could be refused is, before anything is moved.
+    for config in &configs {
+        let folder = RunFolder::within(folder, &config.variant, config.seed);
+        if !has_ended(&folder)? {
+            refuse_another(&folder, config)?;
+        }
+    }
     for config in configs {
         let run_folder = RunFolder::within(folder, &config.variant, config.seed);
         let complete = set_up(&run_folder, &config, folder)?;
         let progress = if complete { Progress::Complete } else { Progress::Waiting };
-        jobs.push(Job { config, folder: run_folder, progress, is_let_go: false });
+        jobs.push(Job { config, folder: run_folder, progress, is_let_go: false, is_retried: false });
     }
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = most_at_once.min(waiting.len()).max(1);
+    check_space(waiting.iter().map(|&i| &jobs[i].config), at_once, folder)?;
     let threads = (cores / at_once).max(1);
     let train = |job: &Job| (job.config.train.warmup_steps, job.config.train.steps);
     if let Some((warmup, steps)) = jobs.iter().map(train).find(|(warmup, steps)| warmup * 3 > *steps) {
@@ -174,12 +210,39 @@ pub fn check_memory(configs: &[RunConfig], at_once: usize) -> Result<(), ConfigE
     Ok(())
 }
 
+fn has_ended(folder: &RunFolder) -> Result<bool> {
+    Ok(folder.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)))
+}
+
+/// Refuses what the disk cannot hold, before it is full.
+fn check_space<'a>(runs: impl Iterator<Item = &'a RunConfig>, at_once: usize, folder: &Path) -> Result<()> {
+    let (mut kept, mut meanwhile) = (0.0, 0.0f64);
+    for (own, its_checkpoints) in runs.map(RunConfig::disk_bytes) {
+        kept += own;
+        meanwhile = meanwhile.max(its_checkpoints);
+    }
+    let needed = kept + meanwhile * at_once as f64;
+    // A system that does not say how much is free may have enough.
+    let Ok(free) = free_space(folder) else { return Ok(()) };
+    if needed <= free as f64 {
+        return Ok(());
+    }
+    let mega = |bytes: f64| format!("{:.0} MB", bytes / 1e6);
+    let (needed, free) = (mega(needed), mega(free as f64));
+    let problem = format!("the runs need about {needed} on this disk, and {free} are free");
+    Err(std::io::Error::new(ErrorKind::StorageFull, problem)).with_context(|| folder.display().to_string())
+}
+
 /// Whether the run is complete already. A run of another config that lies in its place is kept aside.
 fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result<bool> {
-    let Some(status) = folder.status()? else { return Ok(false) };
+    if folder.status()?.is_none() {
+        return Ok(false);
+    }
     let earlier = match folder.config() {
-        Ok(earlier) if earlier == *config => return Ok(matches!(status.state, State::Done | State::Diverged)),
-        Ok(earlier) => format!("a run of another configuration ({})", differences(&earlier, config).join("; ")),
+        Ok(earlier) if config.continues(&earlier) => {
+            return Ok(has_ended(folder)? && config.train.steps == earlier.train.steps);
+        }
+        Ok(earlier) => format!("a run of another configuration ({})", config.differences(&earlier).join("; ")),
         Err(_) => "a damaged run".to_string(),
     };
     let _lock = lock(&folder.path)?;
@@ -199,7 +262,7 @@ fn supervise(
     at_once: usize,
     threads: usize,
     view: &mut View,
-    stop: &AtomicBool,
+    stop: &Requests,
 ) -> Result<()> {
     let mut asked = false;
     loop {
@@ -207,7 +270,7 @@ fn supervise(
             let Some(next) = waiting.pop_front() else { break };
             jobs[next].progress = match spawn(&jobs[next], threads, view) {
                 Ok(worker) => Progress::Running(worker),
-                Err(error) => Progress::Failed(format!("{error:#}")),
+                Err(error) => Progress::Failed(Failure::new(format!("{error:#}"))),
             };
         }
         if !jobs.iter().any(Job::is_running) {
@@ -216,7 +279,7 @@ fn supervise(
         if let View::Screen(screen) = view {
             screen.draw(jobs, at_once)?;
             match screen.wish(jobs.len())? {
-                Some(Wish::StopAll) => stop.store(true, Ordering::Relaxed),
+                Some(Wish::StopAll) => stop.add(),
                 Some(Wish::Stop(i)) => match jobs[i].progress {
                     Progress::Running(_) => {
                         jobs[i].is_let_go = true;
@@ -232,12 +295,26 @@ fn supervise(
                 None => {}
             }
         }
-        for job in jobs.iter_mut() {
-            job.collect(view)?;
+        if stop.stop_at_once() {
+            jobs.iter_mut().for_each(Job::kill);
+            if let View::Dashboard(terminal) = view {
+                terminal.take_back();
+            }
+            return Ok(());
         }
-        // A run that was stopped from its own dashboard stops the study.
-        let stopped_itself = jobs.iter().any(|job| matches!(job.progress, Progress::Stopped) && !job.is_let_go);
-        if !asked && (stopped_itself || stop.load(Ordering::Relaxed)) {
+        for (i, job) in jobs.iter_mut().enumerate() {
+            job.collect(view)?;
+            if matches!(job.progress, Progress::Waiting) && job.is_retried && !waiting.contains(&i) {
+                waiting.push_front(i);
+            }
+        }
+        // A run that was stopped from its own dashboard stops the study, and so does a disk that is full.
+        let ends_all = |job: &Job| match &job.progress {
+            Progress::Stopped => !job.is_let_go,
+            Progress::Failed(failure) => failure.is_disk,
+            _ => false,
+        };
+        if !asked && (stop.stop() || jobs.iter().any(ends_all)) {
             asked = true;
             jobs.iter().for_each(Job::ask_to_stop);
         }
@@ -265,23 +342,39 @@ impl Job {
         if let (None, View::Dashboard(terminal)) = (code.code(), view) {
             terminal.take_back();
         }
+        let log = || format!("see {}", self.folder.path.join("log.txt").display());
         let status = self.folder.status().ok().flatten();
-        self.progress = match (code.code(), status) {
-            (Some(0 | 3), _) => Progress::Ended,
-            (Some(4), _) => Progress::Failed("another process is working in its folder".into()),
-            (Some(75), _) => Progress::Stopped,
-            (_, status) => {
+        self.progress = match code.code() {
+            Some(0 | 3) => Progress::Ended,
+            Some(75) => Progress::Stopped,
+            // Ended from outside, as for want of memory: it may come through a second time.
+            None if !self.is_retried => {
+                warn(&format!("{}: its process was ended ({code}); it is started again", self.config.label()));
+                self.is_retried = true;
+                Progress::Waiting
+            }
+            None => Progress::Failed(Failure::new(format!("its process was ended twice ({code}); {}", log()))),
+            Some(code) => {
                 let message = status.and_then(|status| status.message);
-                let log = self.folder.path.join("log.txt");
-                Progress::Failed(message.unwrap_or_else(|| format!("ended with {code}; see {}", log.display())))
+                let message = message.unwrap_or_else(|| format!("ended with exit code {code}; {}", log()));
+                Progress::Failed(Failure { message, is_disk: code == 6 })
             }
         };
         Ok(())
     }
 
+    /// Ends it where it is; what it has saved is kept.
+    fn kill(&mut self) {
+        if let Progress::Running(worker) = &mut self.progress {
+            // It may have ended in the meantime.
+            let _ = worker.child.kill().and_then(|()| worker.child.wait());
+            self.progress = Progress::Stopped;
+        }
+    }
+
     fn ask_to_stop(&self) {
         if let Progress::Running(worker) = &self.progress {
-            terminate(&worker.child);
+            ask_to_stop(&worker.child);
         }
     }
 }
@@ -294,11 +387,11 @@ pub fn own_program() -> Result<Command> {
     Ok(Command::new(program))
 }
 
-/// Asks a process to stop.
-pub fn terminate(child: &Child) {
+/// Asks a run's process to stop in good order.
+pub fn ask_to_stop(child: &Child) {
     if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
         // It may have ended in the meantime.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::USR1);
     }
 }
 
@@ -350,7 +443,7 @@ fn command_line() -> String {
 /// Which runs have none, and why; nothing if all have.
 fn without_result(jobs: &[Job]) -> String {
     let without = jobs.iter().filter_map(|job| match &job.progress {
-        Progress::Failed(why) => Some((job, why.as_str())),
+        Progress::Failed(why) => Some((job, why.message.as_str())),
         Progress::Stopped | Progress::Waiting => Some((job, "stopped on request")),
         _ => None,
     });

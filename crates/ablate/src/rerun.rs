@@ -2,14 +2,13 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use train::{BadFile, ConfigError, RunFolder, State, first_difference};
 
 use crate::cli::Rerun;
-use crate::processes::{terminate, worker};
+use crate::processes::{ask_to_stop, worker};
 use crate::{print, stop};
 
 pub fn run(args: &Rerun) -> Result<u8> {
@@ -34,9 +33,9 @@ pub fn run(args: &Rerun) -> Result<u8> {
         if let Some(ended) = worker.try_wait().context("waiting for the run")? {
             break ended;
         }
-        if stop.load(Ordering::Relaxed) && !asked {
+        if stop.stop() && !asked {
             asked = true;
-            terminate(&worker);
+            ask_to_stop(&worker);
         }
         std::thread::sleep(Duration::from_millis(50));
     };

@@ -45,6 +45,15 @@ impl Batch {
         Batch { inputs: rows(0), targets: rows(1), batch: starts.len(), seq }
     }
 
+    /// The same windows in `n` batches, which must divide their number.
+    pub fn split(&self, n: usize) -> impl Iterator<Item = Batch> {
+        let batch = self.batch / n;
+        let rows = move |ids: &[i32], i: usize| ids[i * batch * self.seq..(i + 1) * batch * self.seq].to_vec();
+        let part =
+            move |i| Batch { inputs: rows(&self.inputs, i), targets: rows(&self.targets, i), batch, seq: self.seq };
+        (0..n).map(part)
+    }
+
     /// Tokens that are predicted.
     pub fn n_tokens(&self) -> usize {
         self.batch * self.seq
@@ -55,13 +64,17 @@ impl Dataset {
     /// The training batch of a step, a pure function of (`seed`, `step`): windows that start anywhere or, where the text is
     /// generated, at the start of a document.
     pub fn train_batch(&self, seed: u64, step: usize, batch_size: usize) -> Batch {
+        Batch::new(&self.train, &self.train_starts(seed, step, batch_size), self.seq_len)
+    }
+
+    /// The training tokens at which the windows of a step's batch start.
+    pub fn train_starts(&self, seed: u64, step: usize, batch_size: usize) -> Vec<usize> {
         let mut rng = stream(seed, &format!("batch/{step}"));
         let mut start = || match &self.starts {
             None => below(&mut rng, (self.train.len() - self.seq_len) as u64) as usize,
             Some(starts) => starts[below(&mut rng, starts.len() as u64) as usize] as usize,
         };
-        let starts: Vec<usize> = (0..batch_size).map(|_| start()).collect();
-        Batch::new(&self.train, &starts, self.seq_len)
+        (0..batch_size).map(|_| start()).collect()
     }
 
     /// Batches that predict every token of the validation split once, but for the ends of generated documents that are

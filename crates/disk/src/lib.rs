@@ -17,6 +17,8 @@ pub trait Storage: Send + Sync {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     /// Adds to the end of an open file.
     fn append(&self, file: &mut File, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts an open file down to its first `bytes`.
+    fn cut(&self, file: &File, bytes: u64) -> io::Result<()>;
     /// Returns when a file, or the list of what is in a folder, is on the disk.
     fn sync(&self, path: &Path) -> io::Result<()>;
     /// Gives a file or a folder another name, in place of a file that has it.
@@ -48,6 +50,10 @@ impl Storage for Disk {
 
     fn append(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         file.write_all(bytes)
+    }
+
+    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
+        file.set_len(bytes)
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {

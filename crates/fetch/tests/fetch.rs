@@ -350,5 +350,5 @@ fn two_processes_do_not_fetch_at_once() {
     let lock = fs::File::create(place.root().join(".corpus/.lock")).unwrap();
     lock.lock().unwrap();
     let known = known(&[], &body(), Take::Whole("text.txt"));
-    place.fails(&known, Source::default(), ") is working in this folder");
+    place.fails(&known, Source::default(), "another process is working in this folder");
 }

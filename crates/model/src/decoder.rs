@@ -48,6 +48,11 @@ impl Decoder {
 
     /// Token ids `[batch, seq]` to what the head sees, `[batch * seq, d_model]`.
     fn hidden(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
+        self.stream(tokens, |_, _| {}).flatten(0, 1)
+    }
+
+    /// Token ids `[batch, seq]` to `[batch, seq, d_model]`; `tap` sees the stream behind each part, under that part's name.
+    fn stream(&self, tokens: Tensor<2, Int>, mut tap: impl FnMut(std::fmt::Arguments, &Tensor<3>)) -> Tensor<3> {
         let [_, seq] = tokens.dims();
         let device = tokens.device();
         let mut x = self.token_embedding.forward(tokens);
@@ -58,19 +63,39 @@ impl Decoder {
             x = x + positions.forward(Tensor::arange(0..seq as i64, &device).unsqueeze());
         }
         x = self.dropout.forward(x);
-        for block in &self.blocks {
+        tap(format_args!("token_embedding"), &x);
+        for (i, block) in self.blocks.iter().enumerate() {
             x = block.forward(x, self.kernels);
+            tap(format_args!("blocks.{i}"), &x);
         }
         if let Some(norm) = &self.final_norm {
             x = norm.forward(x, self.kernels);
+            tap(format_args!("final_norm"), &x);
         }
-        x.flatten(0, 1)
+        x
+    }
+
+    /// The first part behind which the stream from these tokens, `[batch, seq]`, is not finite; `head` if only the logits are not.
+    pub fn first_not_finite(&self, tokens: Tensor<2, Int>) -> Option<String> {
+        let mut first = None;
+        let last = self.stream(tokens, |name, x| {
+            if first.is_none() && !is_finite(x.clone()) {
+                first = Some(name.to_string());
+            }
+        });
+        let head = self.token_embedding.weight.val().transpose();
+        first.or_else(|| (!is_finite(last.flatten::<2>(0, 1).matmul(head))).then(|| "head".into()))
     }
 
     /// Negative log-likelihood of each target in nats: inputs and targets `[batch, seq]` to `[batch * seq]`.
     pub fn nll(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
         self.kernels.nll(self.hidden(inputs), self.token_embedding.weight.val(), targets.flatten(0, 1))
     }
+}
+
+/// Whether a tensor holds neither NaN nor infinity.
+pub fn is_finite<const D: usize>(x: Tensor<D>) -> bool {
+    x.is_finite().all().into_scalar::<bool>()
 }
 
 #[cfg(test)]
@@ -139,6 +164,36 @@ mod tests {
             let nll = config.init(256, 1, Kernels::Fused, &device).nll(ids(&rows(0), &device), ids(&rows(1), &device));
             let ratio = nll.mean().into_scalar::<f64>() / 256f64.ln();
             assert!((ratio - 1.0).abs() < 0.02, "{ratio} times ln(256): {config:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_part_that_overflows_is_named() {
+        struct Blow(&'static str, Vec<String>);
+        impl ModuleMapper for Blow {
+            fn enter_module(&mut self, name: &str, _container: &str) {
+                self.1.push(name.into());
+            }
+            fn exit_module(&mut self, _name: &str, _container: &str) {
+                self.1.pop();
+            }
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let is_it = self.1.join(".") == self.0;
+                param.map(|weights| if is_it { weights * f32::MAX } else { weights })
+            }
+        }
+        let device = Device::flex();
+        let decoder = || tiny().init(11, 0, Kernels::Fused, &device);
+        let first = |decoder: Decoder| decoder.first_not_finite(ids(&[vec![1, 2, 3]], &device));
+        assert_eq!(first(decoder()), None);
+        for (weights, part) in [
+            ("token_embedding.weight", "token_embedding"),
+            ("blocks.0.ffn.down.weight", "blocks.0"),
+            ("blocks.1.attn.v.weight", "blocks.1"),
+            ("final_norm.LayerNorm.gamma", "head"),
+        ] {
+            let blown = decoder().map(&mut Blow(weights, vec![]));
+            assert_eq!(first(blown).as_deref(), Some(part), "{weights}");
         }
     }
 

@@ -19,7 +19,7 @@ pub use block::{Block, NormPlacement};
 pub use budget::{Budget, Parts};
 pub use config::ModelConfig;
 pub use contract::{Contract, Finding, Rule, contracts};
-pub use decoder::Decoder;
+pub use decoder::{Decoder, is_finite};
 pub use exact::Exact;
 pub use ffn::{FeedForward, Ffn};
 pub use norm::{EPSILON, Norm, NormKind, wrong};

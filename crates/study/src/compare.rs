@@ -341,6 +341,7 @@ mod tests {
             classes: [(Class::Syntax, loss / 2.0), (Class::Fact, loss * 2.0)].into(),
             lr: None,
             grad_norm: None,
+            spike: None,
             seconds: 0.1,
         };
         let noise = |step: usize| 0.01 * loss * f64::from([1, -1, 2, 0, -2, 1][step % 6]);
@@ -368,6 +369,7 @@ mod tests {
             split_rule: "one half each".into(),
             account: Some(account),
             started: 0,
+            resumed: vec![],
         };
         RunResult {
             state,

@@ -25,6 +25,6 @@ pub use numbers::grouped;
 pub use overrides::{Override, nearest};
 pub use plan::{Factor, Plan, Study, Sweep, Variant, description};
 pub use report::{Report, folder_of, long_table};
-pub use runs::{compare, differences};
+pub use runs::compare;
 pub use settings::{Matching, baseline, default_margin};
 pub use table::Table;

@@ -179,7 +179,7 @@ impl Overlay {
 
     /// As [`Overlay::apply`], for a variant, which may only change what it is compared by.
     pub(crate) fn apply_to_variant(&mut self, change: &Override) -> Result<(), ConfigError> {
-        if SHARED.contains(&change.key.as_str()) {
+        if SHARED.contains(&change.key.as_str()) || change.key.starts_with("checkpoint.") {
             return Err(change.error(format!(
                 "`{}` is the same for all variants of a study; set it at the top of the file or with --set",
                 change.key

@@ -192,6 +192,7 @@ impl Plan {
             model: settings.model.clone(),
             data: settings.data.clone(),
             train: settings.train.clone(),
+            checkpoint: settings.checkpoint.clone(),
         };
         let reference = PlannedVariant::new(run(&settings.reference, &settings))
             .map_err(|error| base.blame(&error).unwrap_or(error))?;

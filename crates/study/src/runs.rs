@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use train::{BadFile, ConfigError, RunConfig, RunFolder};
+use train::{BadFile, ConfigError, RunFolder};
 
 use crate::Comparison;
 use crate::plan::{Study, Variant};
@@ -19,7 +19,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
     for path in folders {
         let run = RunResult::read(&RunFolder::new(path))?
             .ok_or_else(|| BadFile::new(path, "is not the folder of a run that has started"))?;
-        let of_group = |group: &&mut Vec<RunResult>| differences(&group[0].config, &run.config).is_empty();
+        let of_group = |group: &&mut Vec<RunResult>| run.config.differences(&group[0].config).is_empty();
         match groups.iter_mut().find(of_group) {
             Some(group) if group.iter().any(|other| other.config.seed == run.config.seed) => {
                 let problem = format!("has the configuration and the seed of another run, {}", group[0].config.label());
@@ -38,7 +38,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
         if is_taken(&name) {
             name = (2..).map(|n| format!("{}-{n}", config.variant)).find(|name| !is_taken(name)).unwrap_or_default();
         }
-        let changes = differences(&first.config, config);
+        let changes = config.differences(&first.config);
         variants.push(Variant { name, changes, d_ff: config.model.d_ff, levels: vec![], lr: None });
     }
     let study = Study {
@@ -55,22 +55,4 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
     let results = StudyResults { study, runs: groups, curves: vec![] };
     results.check_alike()?;
     Ok(Comparison::of(&results))
-}
-
-/// The keys in which two configs differ, as `train.steps = 40, now 800`; not the names and the seed.
-pub fn differences(earlier: &RunConfig, now: &RunConfig) -> Vec<String> {
-    let table = |config: &RunConfig| toml::Table::try_from(config).expect("a config is a table");
-    let (earlier, now) = (table(earlier), table(now));
-    let mut all = vec![];
-    for (section, value) in now.iter().filter(|(key, _)| !["study", "variant", "seed"].contains(&key.as_str())) {
-        match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
-            (Some(now), Some(earlier)) => all.extend(now.iter().filter_map(|(key, value)| {
-                let before = earlier.get(key).filter(|before| *before != value)?;
-                Some(format!("{section}.{key} = {before}, now {value}"))
-            })),
-            _ if earlier.get(section) != Some(value) => all.push(format!("another {section}")),
-            _ => {}
-        }
-    }
-    all
 }

@@ -4,6 +4,7 @@ use data::DataConfig;
 use kernels::Kernels;
 use model::ModelConfig;
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 use crate::{Backend, ConfigError};
 
@@ -29,6 +30,34 @@ pub struct RunConfig {
     pub model: ModelConfig,
     pub data: DataConfig,
     pub train: TrainConfig,
+    pub checkpoint: CheckpointConfig,
+}
+
+/// When a run saves its state, and what it keeps of that. It changes no result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Steps between two checkpoints.
+    pub every: usize,
+    /// Newest checkpoints that are kept.
+    pub keep_last: usize,
+    /// Whether that of the lowest validation loss is kept too.
+    pub keep_best: bool,
+}
+
+/// What to do with a training loss that leaps out of those before it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantArray, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum OnSpike {
+    /// Say so in the log and in the metrics.
+    Warn,
+    /// The same, and leave the weights as they are in this step.
+    Skip,
+    /// End the run as diverged.
+    Stop,
 }
 
 pub(crate) fn label(variant: &str, seed: u64) -> String {
@@ -57,9 +86,15 @@ pub struct TrainConfig {
     pub weight_decay: f64,
     /// Largest global norm of the gradient; larger ones are scaled down to it.
     pub grad_clip: f64,
+    /// Parts of a batch whose gradients are computed one after the other and added up: less memory for the same step.
+    pub accumulate: usize,
+    pub on_spike: OnSpike,
     /// Steps between evaluations on the whole validation split; the last step is always evaluated.
     pub eval_every: usize,
 }
+
+/// Of a line in `metrics.jsonl` and of an event for TensorBoard.
+const BYTES_OF_A_STEP: f64 = 350.0;
 
 /// Largest number of token ids.
 pub(crate) const MOST_TOKENS: usize = 1 << 20;
@@ -84,7 +119,59 @@ impl RunConfig {
             return Err(ConfigError(format!("vocab_size = {}: must be between 1 and {MOST_TOKENS}", self.vocab_size)));
         }
         self.model.validate().map_err(ConfigError)?;
+        self.checkpoint.validate().map_err(ConfigError)?;
         self.train.validate().map_err(ConfigError)
+    }
+
+    /// Bytes that a run leaves on the disk, and those that its checkpoints take while it is on its way.
+    pub fn disk_bytes(&self) -> (f64, f64) {
+        let weights = 4.0 * self.model.budget(self.vocab_size).params.total() as f64;
+        // Weights and two moments, and one more than what is kept while it is written.
+        let checkpoint = 3.0 * weights;
+        let kept = if self.checkpoint.keep_best { checkpoint } else { 0.0 };
+        let lines = BYTES_OF_A_STEP * self.train.steps as f64;
+        (weights + kept + lines, checkpoint * (self.checkpoint.keep_last + 1) as f64)
+    }
+
+    /// Whether a run of this config can go on from the state of a run of an earlier one, bit for bit. What is saved may be
+    /// another, and steps may be added if those that were taken had the learning rates that they have now.
+    pub fn continues(&self, earlier: &RunConfig) -> bool {
+        let train = TrainConfig { steps: earlier.train.steps, ..self.train.clone() };
+        let (now, before) = (&self.train, &earlier.train);
+        RunConfig { train, checkpoint: earlier.checkpoint.clone(), ..self.clone() } == *earlier
+            && now.steps >= before.steps
+            && (now.steps == before.steps || (1..=before.steps).all(|step| now.lr_at(step) == before.lr_at(step)))
+    }
+
+    /// The keys in which an earlier config differs, as `train.steps = 40, now 800`: of those that can change a result, without
+    /// the names and the seed.
+    pub fn differences(&self, earlier: &RunConfig) -> Vec<String> {
+        let table = |config: &RunConfig| toml::Table::try_from(config).expect("a config is a table");
+        let (earlier, now) = (table(earlier), table(self));
+        let mut all = vec![];
+        for (section, value) in &now {
+            match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
+                _ if ["study", "variant", "seed", "checkpoint"].contains(&section.as_str()) => {}
+                (Some(now), Some(earlier)) => all.extend(now.iter().filter_map(|(key, value)| {
+                    let before = earlier.get(key).filter(|before| *before != value)?;
+                    Some(format!("{section}.{key} = {before}, now {value}"))
+                })),
+                _ if earlier.get(section) != Some(value) => all.push(format!("another {section}")),
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+impl CheckpointConfig {
+    fn validate(&self) -> Result<(), String> {
+        for (key, value, most) in [("every", self.every, 1_000_000_000), ("keep_last", self.keep_last, 1000)] {
+            if !(1..=most).contains(&value) {
+                return Err(format!("checkpoint.{key} = {value}: must be between 1 and {most}"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -98,6 +185,10 @@ impl TrainConfig {
             if !(1..=most).contains(&value) {
                 return Err(format!("train.{key} = {value}: must be between 1 and {most}"));
             }
+        }
+        if self.accumulate == 0 || !self.batch_size.is_multiple_of(self.accumulate) {
+            let (parts, batch) = (self.accumulate, self.batch_size);
+            return Err(format!("train.accumulate = {parts}: must divide train.batch_size = {batch}"));
         }
         for (key, value) in [("lr", self.lr), ("grad_clip", self.grad_clip)] {
             if !((value as f32).is_finite() && value as f32 > 0.0) {
@@ -168,8 +259,11 @@ pub(crate) mod tests {
                 beta2: 0.95,
                 weight_decay: 0.1,
                 grad_clip: 1.0,
+                accumulate: 1,
+                on_spike: OnSpike::Warn,
                 eval_every: 6,
             },
+            checkpoint: CheckpointConfig { every: 3, keep_last: 2, keep_best: false },
         }
     }
 
@@ -188,6 +282,29 @@ pub(crate) mod tests {
         check(|c| c.train.steps = 0, "train.steps = 0: must be between 1 and 1000000000");
         check(|c| c.train.beta2 = 1.0, "train.beta2 = 1: must be at least 0 and below 1");
         check(|c| c.train.weight_decay = f64::INFINITY, "train.weight_decay = inf: must be 0 or a positive number");
+        check(|c| c.train.accumulate = 3, "train.accumulate = 3: must divide train.batch_size = 2");
+        check(|c| c.checkpoint.keep_last = 0, "checkpoint.keep_last = 0: must be between 1 and 1000");
         check(|c| c.model.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");
+    }
+
+    #[test]
+    fn a_run_goes_on_only_as_what_it_was() {
+        let earlier = tiny();
+        let continues = |change: fn(&mut RunConfig)| {
+            let mut now = tiny();
+            change(&mut now);
+            now.continues(&earlier)
+        };
+        assert!(continues(|_| {}) && continues(|c| c.checkpoint.every = 1));
+        assert!(!continues(|c| c.train.lr = 2e-2) && !continues(|c| c.corpus_sha256 = "other".into()));
+        assert!(!continues(|c| c.seed = 1) && !continues(|c| c.backend = Backend::Ndarray));
+        // More steps stretch the cosine: the steps that were taken would have been others.
+        assert!(!continues(|c| c.train.steps = 24) && !continues(|c| c.train.steps = 6));
+        let constant = |steps| {
+            let mut config = tiny();
+            (config.train.min_lr_factor, config.train.steps) = (1.0, steps);
+            config
+        };
+        assert!(constant(24).continues(&constant(12)) && !constant(6).continues(&constant(12)));
     }
 }

@@ -8,10 +8,19 @@ use crate::learner::{LanguageModel, Report};
 /// Windows in an evaluation batch, at the context lengths of small models. It does not change the result.
 pub const BATCH_SIZE: usize = 16;
 
-/// Predicts every token of the validation split that counts once, on `model` as it is for inference.
-pub(crate) fn evaluate(model: &LanguageModel, data: &Dataset, batch_size: usize) -> Report {
+/// Predicts every token of the validation split that counts once, on `model` as it is for inference; `None` if it is asked to
+/// stop before that.
+pub(crate) fn evaluate(
+    model: &LanguageModel,
+    data: &Dataset,
+    batch_size: usize,
+    should_stop: impl Fn() -> bool,
+) -> Option<Report> {
     let mut whole = Report::default();
     for batch in data.valid_batches(batch_size) {
+        if should_stop() {
+            return None;
+        }
         let part = InferenceStep::step(model, batch);
         whole.nats += part.nats;
         whole.n_tokens += part.n_tokens;
@@ -20,7 +29,7 @@ pub(crate) fn evaluate(model: &LanguageModel, data: &Dataset, batch_size: usize)
             *sum = (sum.0 + nats, sum.1 + n_tokens);
         }
     }
-    whole
+    Some(whole)
 }
 
 #[cfg(test)]
@@ -67,7 +76,7 @@ mod tests {
             let model = model();
             let expected = naive(&model, &data);
             for batch_size in [1, 7, 64] {
-                let report = evaluate(&model, &data, batch_size);
+                let report = evaluate(&model, &data, batch_size, || false).unwrap();
                 assert_eq!(report.n_tokens, data.n_valid());
                 assert!((report.nats / expected - 1.0).abs() < 1e-6, "{} against {expected}", report.nats);
                 if let Some(account) = &data.account {
@@ -89,7 +98,7 @@ mod tests {
                 param.map(|tensor| tensor.zeros_like())
             }
         }
-        let report = evaluate(&model().map(&mut Zero), &dataset("facts-40", 128), BATCH_SIZE);
+        let report = evaluate(&model().map(&mut Zero), &dataset("facts-40", 128), BATCH_SIZE, || false).unwrap();
         assert!((report.loss().exp() - 256.0).abs() < 1e-3, "{}", report.loss().exp());
     }
 }

@@ -3,37 +3,44 @@
 //! A file of records, each a protocol buffer `Event` between two checksums. The few fields that are needed are written out here;
 //! their numbers are those of `event.proto`, `summary.proto` and `tensor.proto`.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use crate::RunFolder;
+use crate::folder::unwritable;
+use crate::{RunConfig, RunFolder};
 
 /// Writes events one by one, so that others can follow them.
 pub(crate) struct EventsFile {
     file: File,
-    name: String,
+    folder: RunFolder,
 }
 
 impl EventsFile {
-    /// The name that TensorBoard looks for, of one file a run.
-    const NAME: &str = "events.out.tfevents.0.ablate";
-
-    pub(crate) fn create(folder: &RunFolder) -> Result<Self> {
-        let path = folder.path.join(EventsFile::NAME);
-        let name = path.display().to_string();
-        let file = File::create(&path).with_context(|| format!("{name}: cannot be written"))?;
-        let mut events = EventsFile { file, name };
+    /// An empty file, but for the run's config.
+    pub(crate) fn create(folder: &RunFolder, config: &RunConfig) -> Result<Self> {
+        let path = path(folder);
+        let file = OpenOptions::new().append(true).create(true).open(&path).with_context(|| unwritable(&path))?;
+        folder.storage.cut(&file, 0).with_context(|| unwritable(&path))?;
+        let mut events = EventsFile { file, folder: folder.clone() };
         let mut version = vec![];
         text_field(&mut version, 3, "brain.Event:2");
-        events.event(0, &version)?;
+        events.event(EventsFile::now(), 0, &version)?;
+        // Four spaces: the text is Markdown there.
+        let lines: String = toml::to_string(config)?.lines().map(|line| format!("    {line}\n")).collect();
+        events.text("config", &lines)?;
         Ok(events)
     }
 
-    /// Numbers of a step, each under its tag.
-    pub(crate) fn scalars(&mut self, step: usize, numbers: &[(&str, f64)]) -> Result<()> {
+    /// Seconds since 1970.
+    pub(crate) fn now() -> f64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    }
+
+    /// Numbers of a step, each under its tag, at a time in seconds since 1970.
+    pub(crate) fn scalars(&mut self, at: f64, step: usize, numbers: &[(&str, f64)]) -> Result<()> {
         let mut summary = vec![];
         for (tag, number) in numbers {
             let mut value = vec![];
@@ -44,11 +51,11 @@ impl EventsFile {
         }
         let mut event = vec![];
         bytes_field(&mut event, 5, &summary);
-        self.event(step, &event)
+        self.event(at, step, &event)
     }
 
     /// A text that belongs to the run.
-    pub(crate) fn text(&mut self, tag: &str, text: &str) -> Result<()> {
+    fn text(&mut self, tag: &str, text: &str) -> Result<()> {
         let (mut plugin, mut metadata, mut tensor, mut shape, mut dim) = (vec![], vec![], vec![], vec![], vec![]);
         text_field(&mut plugin, 1, "text");
         bytes_field(&mut metadata, 1, &plugin);
@@ -66,20 +73,25 @@ impl EventsFile {
         bytes_field(&mut value, 9, &metadata);
         bytes_field(&mut summary, 1, &value);
         bytes_field(&mut event, 5, &summary);
-        self.event(0, &event)
+        self.event(EventsFile::now(), 0, &event)
     }
 
-    /// An event now, with what it holds.
-    fn event(&mut self, step: usize, what: &[u8]) -> Result<()> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    /// An event with what it holds.
+    fn event(&mut self, at: f64, step: usize, what: &[u8]) -> Result<()> {
         let mut event = vec![];
         key(&mut event, 1, 1);
-        event.extend(now.to_le_bytes());
+        event.extend(at.to_le_bytes());
         key(&mut event, 2, 0);
         varint(&mut event, step as u64);
         event.extend(what);
-        self.file.write_all(&record(&event)).with_context(|| format!("{}: cannot be written", self.name))
+        let written = self.folder.storage.append(&mut self.file, &record(&event));
+        written.with_context(|| unwritable(&path(&self.folder)))
     }
+}
+
+/// The name that TensorBoard looks for, of one file a run.
+fn path(folder: &RunFolder) -> PathBuf {
+    folder.path.join("events.out.tfevents.0.ablate")
 }
 
 /// A record: length, its checksum, the bytes, their checksum.

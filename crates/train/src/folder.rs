@@ -1,17 +1,17 @@
 //! The folder of a run: what is in it and how it is written.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use data::{Account, Class, Split, Tokenizer};
+use data::{Account, Tokenizer};
 use disk::{Disk, Storage};
 use serde::{Deserialize, Serialize};
 
 use crate::config::label;
-use crate::events::EventsFile;
+use crate::journal::MetricLine;
 use crate::{ConfigError, RunConfig};
 
 /// Writes a file whole or not at all.
@@ -22,7 +22,7 @@ pub fn write_whole(path: &Path, text: &str) -> Result<()> {
     Disk.write_whole(path, text.as_bytes()).with_context(|| unwritable(path))
 }
 
-fn unwritable(path: &Path) -> String {
+pub(crate) fn unwritable(path: &Path) -> String {
     format!("{}: cannot be written", path.display())
 }
 
@@ -62,81 +62,11 @@ pub(crate) fn new_folder(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> 
 }
 
 /// A run's folder. `study` reads it, `train` writes it.
+#[derive(Clone)]
 pub struct RunFolder {
     pub path: PathBuf,
-}
-
-/// One line of `metrics.jsonl`. Losses are in nats per token.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MetricLine {
-    /// Optimizer steps taken when this was measured, from 1.
-    pub step: usize,
-    pub split: Split,
-    pub loss: f64,
-    /// exp(loss)
-    pub perplexity: f64,
-    /// Validation only: loss in bits per UTF-8 byte of the text.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub bits_per_byte: Option<f64>,
-    /// Validation of generated text only: loss by class of token.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    pub classes: BTreeMap<Class, f64>,
-    /// Training only: learning rate of the step.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub lr: Option<f64>,
-    /// Training only: global norm of the gradient before clipping.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub grad_norm: Option<f64>,
-    /// Wall-clock seconds that the step or the evaluation took.
-    pub seconds: f64,
-}
-
-impl MetricLine {
-    pub(crate) fn new(step: usize, split: Split, loss: f64, seconds: f64) -> Self {
-        // JSON has no infinity.
-        let perplexity = loss.exp().min(f64::MAX);
-        let classes = BTreeMap::new();
-        MetricLine { step, split, loss, perplexity, bits_per_byte: None, classes, lr: None, grad_norm: None, seconds }
-    }
-}
-
-/// `metrics.jsonl`, written line by line so that others can follow it, and the same for TensorBoard.
-pub(crate) struct MetricsFile {
-    file: File,
-    name: String,
-    events: EventsFile,
-}
-
-impl MetricsFile {
-    pub(crate) fn create(folder: &RunFolder, config: &RunConfig) -> Result<Self> {
-        let path = folder.metrics_path();
-        let name = path.display().to_string();
-        let file = File::create(&path).with_context(|| format!("{name}: cannot be written"))?;
-        let mut events = EventsFile::create(folder)?;
-        // Four spaces: the text is Markdown there.
-        let lines: String = toml::to_string(config)?.lines().map(|line| format!("    {line}\n")).collect();
-        events.text("config", &lines)?;
-        Ok(MetricsFile { file, name, events })
-    }
-
-    pub(crate) fn write(&mut self, line: &MetricLine) -> Result<()> {
-        let text = serde_json::to_string(line)? + "\n";
-        self.file.write_all(text.as_bytes()).with_context(|| format!("{}: cannot be written", self.name))?;
-        let tags = match line.split {
-            Split::Train => ["train/loss", "train/perplexity"],
-            Split::Valid => ["valid/loss", "valid/perplexity"],
-        };
-        let mut numbers = vec![(tags[0], line.loss), (tags[1], line.perplexity)];
-        let more =
-            [("train/lr", line.lr), ("train/grad_norm", line.grad_norm), ("valid/bits_per_byte", line.bits_per_byte)];
-        numbers.extend(more.into_iter().filter_map(|(tag, number)| Some((tag, number?))));
-        self.events.scalars(line.step, &numbers)
-    }
-
-    /// Returns when everything is on the disk.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.file.sync_all().with_context(|| format!("{}: cannot be written", self.name))
-    }
+    /// Through which everything in it is written.
+    pub(crate) storage: Arc<dyn Storage>,
 }
 
 /// What a run was made with, in `meta.json`.
@@ -153,6 +83,9 @@ pub struct Meta {
     pub corpus_sha256: String,
     pub n_params: usize,
     pub flops_per_token: usize,
+    /// Where the run was interrupted and went on.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub resumed: Vec<Resumed>,
     /// How the corpus was parted, in words.
     pub split_rule: String,
     /// What is known of the validation text, where it was generated.
@@ -160,6 +93,17 @@ pub struct Meta {
     pub account: Option<Account>,
     /// Seconds since 1970.
     pub started: u64,
+}
+
+/// A run that went on after an interruption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// The steps that had been taken.
+    pub step: usize,
+    /// Of the program that went on.
+    pub commit: String,
+    /// Seconds since 1970.
+    pub at: u64,
 }
 
 /// How far a run is.
@@ -185,7 +129,12 @@ pub struct Status {
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        RunFolder { path: path.into() }
+        RunFolder::on(path, Arc::new(Disk))
+    }
+
+    /// A folder on another disk.
+    pub(crate) fn on(path: impl Into<PathBuf>, storage: Arc<dyn Storage>) -> Self {
+        RunFolder { path: path.into(), storage }
     }
 
     /// The folder of a variant's run below the study's.
@@ -202,11 +151,17 @@ impl RunFolder {
     }
 
     pub fn weights_path(&self) -> PathBuf {
-        self.path.join("checkpoints/final/model.safetensors")
+        self.checkpoints_path().join("final/model.safetensors")
     }
 
+    pub fn checkpoints_path(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// Writes a file whole or not at all.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
-        write_whole(&self.path.join(name), text)
+        let path = self.path.join(name);
+        self.storage.write_whole(&path, text.as_bytes()).with_context(|| unwritable(&path))
     }
 
     pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
@@ -308,7 +263,7 @@ fn missing(path: &Path, error: std::io::Error) -> BadFile {
     BadFile::new(path, format!("cannot be read: {error}"))
 }
 
-fn damaged(path: &Path, error: &dyn std::fmt::Display) -> BadFile {
+pub(crate) fn damaged(path: &Path, error: &dyn std::fmt::Display) -> BadFile {
     let error = error.to_string();
     BadFile::new(path, format!("is damaged or of another version: {}", error.lines().next().unwrap_or_default()))
 }

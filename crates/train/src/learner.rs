@@ -1,18 +1,21 @@
 //! The decoder as burn's `Learner` sees it: loss, gradients, optimizer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::{
-    AdamWConfig, AdamWState, AdaptiveMomentumState, GradientsParams, LearningRate, ModuleOptimizer, Optimizer,
+    AdamWConfig, AdamWState, AdaptiveMomentumState, GradientsAccumulator, GradientsParams, LearningRate,
+    ModuleOptimizer, Optimizer, OptimizerRecord,
 };
-use burn::tensor::{Device, ExecutionError, Int, Tensor, TensorData};
+use burn::tensor::{Bytes, Device, ExecutionError, Int, Shape, Tensor, TensorData};
 use burn::train::metric::Adaptor;
 use burn::train::{InferenceStep, ItemLazy, Learner, TrainOutput, TrainStep};
+use burn_pack::Reader;
 use data::{Batch, Class, Scored, ValidBatch};
 use kernels::{AdamWStep, Kernels};
 use model::Decoder;
 
+use crate::checkpoint::Checkpoint;
 use crate::schedule::Schedule;
 use crate::{RunConfig, TrainConfig};
 
@@ -57,22 +60,39 @@ impl Adaptor<Report> for Report {
 impl LanguageModel {
     /// Negative log-likelihood of each target: `[batch * seq]`.
     fn nll(&self, batch: &Batch) -> Tensor<1> {
-        let device = self.decoder.devices()[0].clone();
-        let ids =
-            |ids: &[i32]| Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), [batch.batch, batch.seq]), &device);
-        self.decoder.nll(ids(&batch.inputs), ids(&batch.targets))
+        self.decoder.nll(self.ids(batch, &batch.inputs), self.ids(batch, &batch.targets))
+    }
+
+    fn ids(&self, batch: &Batch, ids: &[i32]) -> Tensor<2, Int> {
+        let data = TensorData::new(ids.to_vec(), [batch.batch, batch.seq]);
+        Tensor::from_data(data, &self.decoder.devices()[0])
+    }
+
+    /// The first part of the model whose output on a batch is not finite.
+    pub(crate) fn first_not_finite(&self, batch: &Batch) -> Option<String> {
+        self.decoder.first_not_finite(self.ids(batch, &batch.inputs))
     }
 }
 
+/// Windows of a step whose gradients are computed together.
+pub(crate) struct Part {
+    windows: Batch,
+    /// Of the step's windows.
+    share: f64,
+}
+
 impl TrainStep for LanguageModel {
-    type Input = Batch;
+    type Input = Part;
     type Output = Report;
 
-    /// The mean loss of a batch and its gradients.
-    fn step(&self, batch: Batch) -> TrainOutput<Report> {
-        let loss = self.nll(&batch).mean();
-        let n_tokens = batch.n_tokens();
+    /// The loss of a part of a batch, and the gradients of its share in the mean over the batch.
+    fn step(&self, Part { windows, share }: Part) -> TrainOutput<Report> {
+        let mut loss = self.nll(&windows).mean();
+        let n_tokens = windows.n_tokens();
         let nats = loss.clone().into_scalar::<f64>() * n_tokens as f64;
+        if share < 1.0 {
+            loss = loss * share;
+        }
         TrainOutput::new(self, loss.backward(), Report { nats, n_tokens, ..Report::default() })
     }
 }
@@ -190,27 +210,90 @@ pub(crate) fn clip(
 /// The loss and the clipped gradients of a batch, and the norm that they had.
 pub(crate) fn gradients(
     learner: &Learner<LanguageModel>,
-    batch: Batch,
+    batch: &Batch,
     config: &RunConfig,
 ) -> (Report, GradientsParams, f64) {
-    let output = learner.train_step(batch);
-    let (grads, norm) = clip(output.grads, &learner.model(), config.kernels, config.train.grad_clip);
-    (output.item, grads, norm)
+    let parts = config.train.accumulate;
+    let (model, mut report, mut sum) = (learner.model(), Report::default(), GradientsAccumulator::new());
+    for windows in batch.split(parts) {
+        let output = learner.train_step(Part { windows, share: 1.0 / parts as f64 });
+        report.nats += output.item.nats;
+        report.n_tokens += output.item.n_tokens;
+        sum.accumulate(&model, output.grads);
+    }
+    let (grads, norm) = clip(sum.grads(), &model, config.kernels, config.train.grad_clip);
+    (report, grads, norm)
 }
 
-/// A step of the schedule and the optimizer. Returns the learning rate.
-pub(crate) fn update(learner: &mut Learner<LanguageModel>, grads: GradientsParams) -> f64 {
+/// A step of the schedule and, if there are gradients, of the optimizer. Returns the learning rate.
+pub(crate) fn update(learner: &mut Learner<LanguageModel>, grads: Option<GradientsParams>) -> f64 {
     learner.lr_step();
-    learner.optimizer_step(grads);
+    if let Some(grads) = grads {
+        learner.optimizer_step(grads);
+    }
     learner.lr_current().base()
 }
 
 /// A learner at its first step.
 pub(crate) fn learner(config: &RunConfig, device: &Device) -> Learner<LanguageModel> {
     let decoder = config.model.init(config.vocab_size, config.seed, config.kernels, device);
-    let model = LanguageModel { decoder };
+    learner_of(LanguageModel { decoder }, config, 0)
+}
+
+pub(crate) fn learner_of(model: LanguageModel, config: &RunConfig, step: usize) -> Learner<LanguageModel> {
     let optimizer = adamw(&config.train, config.kernels, &model);
-    Learner::new(model, optimizer, Schedule { config: config.train.clone(), step: 0 })
+    Learner::new(model, optimizer, Schedule { config: config.train.clone(), step })
+}
+
+/// A learner as it was at a checkpoint.
+///
+/// # Errors
+/// In words: a checkpoint of another model.
+pub(crate) fn resumed(
+    config: &RunConfig,
+    device: &Device,
+    Checkpoint { model, optimizer, state }: Checkpoint,
+) -> Result<Learner<LanguageModel>, String> {
+    let fresh = learner(config, device).model();
+    // Weights come back with the identities under which their moments are kept.
+    let model = fresh.try_load_record(model).map_err(|error| format!("its weights are not the model's: {error}"))?;
+    check_moments(&model, optimizer.clone())?;
+    let optimizer = OptimizerRecord::from_bytes(optimizer).map_err(|error| error.to_string())?;
+    let mut learner = learner_of(model, config, state.step);
+    learner.load_optim(optimizer);
+    Ok(learner)
+}
+
+/// Refuses an optimizer's record that lacks the moments of a parameter: burn would start those anew without a word.
+fn check_moments(model: &LanguageModel, record: Bytes) -> Result<(), String> {
+    let reader = Reader::from_bytes(record).map_err(|error| error.to_string())?;
+    let times: BTreeSet<String> = reader.scalars().keys().cloned().collect();
+    let tensors = reader.into_tensors().map_err(|error| error.to_string())?;
+    let tensors = tensors.into_iter().map(|tensor| (tensor.name, tensor.shape));
+    let mut moments = Moments { times, tensors: tensors.collect(), wrong: None };
+    model.visit(&mut moments);
+    moments.wrong.map_or(Ok(()), Err)
+}
+
+/// Looks for the moments of each trained parameter.
+struct Moments {
+    times: BTreeSet<String>,
+    tensors: BTreeMap<String, Shape>,
+    wrong: Option<String>,
+}
+
+impl ModuleVisitor for Moments {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() {
+            return;
+        }
+        let named = |field: &str| format!("{}.momentum.{field}", param.id.val());
+        let shape = param.val().shape();
+        let is_there = |field: &&str| self.tensors.get(&named(field)).is_some_and(|found| *found == shape);
+        if !["moment_1", "moment_2"].iter().all(|field| is_there(field)) || !self.times.contains(&named("time")) {
+            self.wrong = Some(format!("it lacks the moments of a parameter of shape {:?}", shape.as_slice()));
+        }
+    }
 }
 
 struct Squares<'a> {
@@ -249,6 +332,7 @@ mod tests {
     use crate::Backend;
     use crate::config::tests::tiny;
     use burn::store::{ModuleSnapshot, SafetensorsStore};
+    use data::Dataset;
     use strum::VariantArray;
 
     fn on(config: &RunConfig, backend: Backend) -> Learner<LanguageModel> {
@@ -257,8 +341,8 @@ mod tests {
 
     /// One step of training; the loss and the norm of the gradient before it.
     fn step(learner: &mut Learner<LanguageModel>, batch: Batch, config: &RunConfig) -> (f64, f64) {
-        let (report, grads, norm) = gradients(learner, batch, config);
-        update(learner, grads);
+        let (report, grads, norm) = gradients(learner, &batch, config);
+        update(learner, Some(grads));
         (report.loss(), norm)
     }
 
@@ -302,6 +386,25 @@ mod tests {
         for backend in [Backend::Flex, Backend::Ndarray] {
             if backend.require().is_ok() {
                 Kernels::VARIANTS.iter().for_each(|&kernels| check_trajectory(backend, kernels));
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_in_parts_gives_the_same_steps() {
+        let mut config = tiny();
+        config.train = TrainConfig { batch_size: 12, ..config.train };
+        let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
+        let train = |accumulate: usize| {
+            let config = RunConfig { train: TrainConfig { accumulate, ..config.train.clone() }, ..config.clone() };
+            let mut learner = on(&config, Backend::Flex);
+            let batch = |n| data.train_batch(0, n, config.train.batch_size);
+            (1..=10).flat_map(|n| <[f64; 2]>::from(step(&mut learner, batch(n), &config))).collect::<Vec<f64>>()
+        };
+        let whole = train(1);
+        for parts in [2, 3, 12] {
+            for (a, b) in whole.iter().zip(train(parts)) {
+                assert!((a - b).abs() < 1e-5 * a, "{parts} parts: {a} {b}");
             }
         }
     }

@@ -1,29 +1,37 @@
 //! One run: a `RunConfig` and a corpus in, a run folder out.
 
 mod backend;
+mod checkpoint;
 mod config;
 mod costs;
+mod diverged;
 mod evaluate;
 mod events;
 mod fit;
 mod folder;
 pub mod hf;
+#[cfg(test)]
+mod interrupted;
+mod journal;
 mod learner;
 mod metrics;
 mod plain;
+mod records;
 mod run;
 mod same;
 mod sample;
 mod schedule;
+mod spike;
 mod stepper;
 
 pub use backend::Backend;
-pub use config::{RunConfig, TrainConfig};
+pub use config::{CheckpointConfig, OnSpike, RunConfig, TrainConfig};
 pub use costs::{Cost, costs, median};
 pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
-pub use folder::{BadFile, Meta, MetricLine, RunFolder, State, Status, read_text, write_whole};
+pub use folder::{BadFile, Meta, Resumed, RunFolder, State, Status, read_text, write_whole};
+pub use journal::MetricLine;
 pub use metrics::duration;
-pub use run::{Display, Ending, Provenance, run};
+pub use run::{Display, Ending, Provenance, Refused, refuse_another, run};
 pub use same::first_difference;
 pub use sample::{Sampling, sample};
 pub use stepper::{Stepper, Turn};

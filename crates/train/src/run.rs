@@ -1,9 +1,8 @@
 //! One run from its config to its last checkpoint.
 
-use std::fs;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,19 +19,24 @@ use burn::train::{Interrupter, SupervisedTraining, TrainingStrategy};
 use data::{DataError, Dataset};
 use disk::lock;
 
+use crate::checkpoint::{Checkpoints, TrainState};
 use crate::fit::StepLoop;
-use crate::learner::{LanguageModel, learner};
+use crate::folder::{Resumed, unwritable};
+use crate::learner::{LanguageModel, learner, resumed};
 use crate::metrics::Gauge;
 use crate::plain::PlainRenderer;
+use crate::records::{self, WhenAsked};
 use crate::{ConfigError, Meta, RunConfig, RunFolder, State};
 
 /// How a run came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     Done,
-    /// Loss or gradient stopped being finite in this step.
+    /// Loss or gradient stopped being finite in the step after this one, or the loss leapt and was not to.
     Diverged {
         step: usize,
+        /// Where, and from what.
+        message: String,
     },
     /// Asked to stop after this step.
     Stopped {
@@ -59,10 +63,12 @@ pub struct Provenance {
 /// What burn's dashboard panics with when it is told to stop at once.
 const KILLED: &str = "Killing training from user input.";
 
-/// Trains `config` in `folder` and keeps the weights of its last step. It ends early once `stop` is true.
+/// Trains `config` in `folder` and keeps the weights of its last step. It ends early once `stop` is true, and goes on from
+/// there when it is called again.
 ///
 /// # Errors
-/// A config that cannot be run, a corpus that cannot be used, a folder that is in use or cannot be written.
+/// A config that cannot be run, or is not that of the run in the folder; a corpus that cannot be used, a folder that is in use
+/// or cannot be written.
 pub fn run(
     config: &RunConfig,
     folder: &Path,
@@ -70,38 +76,79 @@ pub fn run(
     display: Display,
     stop: Arc<AtomicBool>,
 ) -> Result<Ending> {
+    run_in(&RunFolder::new(folder), config, provenance, display, stop)
+}
+
+pub(crate) fn run_in(
+    folder: &RunFolder,
+    config: &RunConfig,
+    provenance: Provenance,
+    display: Display,
+    stop: Arc<AtomicBool>,
+) -> Result<Ending> {
     config.validate()?;
-    fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-    let folder = RunFolder::new(folder);
+    folder.storage.create_dir(&folder.path).with_context(|| unwritable(&folder.path))?;
     let _lock = lock(&folder.path)?;
+    let checkpoints = Checkpoints::open(folder, config)?;
+    refuse_another(folder, config)?;
     folder.write("config.toml", &toml::to_string(config)?)?;
-    folder.set_status(State::Running, 0, None)?;
-    let caught = catch_unwind(AssertUnwindSafe(|| train(config, &folder, provenance, display, stop)));
+    let step = folder.status().ok().flatten().map_or(0, |status| status.step);
+    folder.set_status(State::Running, step, None)?;
+    let caught = catch_unwind(AssertUnwindSafe(|| train(config, folder, checkpoints, provenance, display, stop)));
     let result = caught.unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         match message.unwrap_or("a panic without a message") {
-            KILLED => Ok(Ending::Stopped { step: 0 }),
+            KILLED => Ok(Ending::Stopped { step }),
             message => Err(anyhow::anyhow!("internal error: {message}")),
         }
     });
     match &result {
-        Ok(Ending::Done) => folder.set_status(State::Done, config.train.steps, None)?,
-        Ok(Ending::Diverged { step }) => {
-            let message = format!("the loss or its gradient was not a finite number at step {step}");
-            folder.set_status(State::Diverged, *step, Some(message))?;
+        Ok(Ending::Done) => {}
+        Ok(Ending::Diverged { step, message }) => {
+            folder.set_status(State::Diverged, *step, Some(message.clone()))?;
         }
         Ok(Ending::Stopped { step }) => folder.set_status(State::Stopped, *step, None)?,
         Err(error) => {
             // The error itself matters more than a second one about the status.
-            let _ = folder.set_status(State::Failed, 0, Some(format!("{error:#}")));
+            let _ = folder.set_status(State::Failed, step, Some(format!("{error:#}")));
         }
     }
     result
 }
 
+/// A run that cannot go on as what is asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {}", path.display(), problem)]
+pub struct Refused {
+    path: PathBuf,
+    problem: String,
+}
+
+/// Refuses to go on with a half-finished run of another configuration.
+///
+/// # Errors
+/// [`Refused`], with what differs.
+pub fn refuse_another(folder: &RunFolder, config: &RunConfig) -> Result<(), Refused> {
+    // A config that cannot be read is that of nothing that could go on.
+    let Ok(earlier) = folder.config() else { return Ok(()) };
+    if config.continues(&earlier) || !Checkpoints::are_in(folder) {
+        return Ok(());
+    }
+    let mut differences = config.differences(&earlier);
+    if differences.is_empty() {
+        differences.push(format!("{} of study {}, now {}", earlier.label(), earlier.study, config.label()));
+    }
+    let problem = format!(
+        "holds a half-finished run of another configuration ({}); finish it as it was, choose another --out, or move it away",
+        differences.join("; ")
+    );
+    Err(Refused { path: folder.path.clone(), problem })
+}
+
 fn train(
     config: &RunConfig,
     folder: &RunFolder,
+    checkpoints: Checkpoints,
     provenance: Provenance,
     display: Display,
     stop: Arc<AtomicBool>,
@@ -121,17 +168,35 @@ fn train(
         let found = data.tokenizer.vocab_size();
         return Err(ConfigError(format!("vocab_size = {}: the corpus has {found} token ids", config.vocab_size)).into());
     }
-    folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
-    folder.write_json("meta.json", &meta(config, &data, provenance))?;
-    tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
-
     let device = config.backend.device()?.autodiff();
-    let learner = learner(config, &device);
+    let (learner, from) = match checkpoints.newest(|checkpoint| {
+        let state = checkpoint.state.clone();
+        Ok((resumed(config, &device, checkpoint)?, state))
+    })? {
+        Some((learner, state)) => {
+            let mut meta = folder.meta()?;
+            let Provenance { commit, .. } = provenance;
+            meta.resumed.push(Resumed { step: state.step, commit, at: now() });
+            folder.write_json("meta.json", &meta)?;
+            tracing::info!(step = state.step, "goes on");
+            (learner, state)
+        }
+        None => {
+            folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
+            folder.write_json("meta.json", &meta(config, &data, provenance))?;
+            tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
+            (learner(config, &device), TrainState::default())
+        }
+    };
+    let (model_inlet, optimizer_inlet, schedule_inlet, outlet) = records::channels();
     let steps = Arc::new(StepLoop {
         config: config.clone(),
         data: Arc::new(data),
         device,
-        folder: RunFolder::new(&folder.path),
+        folder: folder.clone(),
+        checkpoints,
+        from,
+        outlet: Mutex::new(outlet),
         ending: Mutex::new(None),
     });
     let interrupter = Interrupter::new();
@@ -143,18 +208,24 @@ fn train(
     let result = with_gauges(SupervisedTraining::new(&folder.path, Arc::new(NoLoader), Arc::new(NoLoader)))
         .with_application_logger(None)
         .with_metric_logger(InMemoryMetricLogger::default())
+        .with_custom_checkpointers(model_inlet, optimizer_inlet, schedule_inlet)
+        .with_checkpointing_strategy(WhenAsked)
         .with_training_strategy(TrainingStrategy::Custom(steps.clone()))
         .with_interrupter(interrupter)
         .renderer(renderer)
         .label(&format!("{} / {} / seed {}", config.study, config.variant, config.seed))
         .launch(learner);
     let ending = steps.ending.lock().expect("no panic while it is held").take();
-    let ending = ending.context("burn's learner did not call the step loop")??;
+    let (ending, state) = ending.context("burn's learner did not call the step loop")??;
     if let Some(error) = result.error {
         return Err(anyhow::anyhow!("burn's learner stopped: {error}"));
     }
     if ending == Ending::Done {
         save(&result.model, folder)?;
+        folder.set_status(State::Done, config.train.steps, None)?;
+        // A run whose rate does not fall can be given more steps.
+        let can_grow = config.train.min_lr_factor == 1.0;
+        steps.checkpoints.prune(usize::from(can_grow), &state)?;
     }
     tracing::info!(?ending, "ends");
     Ok(ending)
@@ -185,12 +256,18 @@ fn watch(stop: Arc<AtomicBool>, interrupter: Interrupter) {
 /// Writes the weights as safetensors, under their module paths.
 fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     let path = folder.weights_path();
-    let parent = path.parent().expect("a file in a folder");
-    fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
-    let mut store = SafetensorsStore::from_file(&path).clear_metadata().metadata("format", "pt").overwrite(true);
-    let saved = model.decoder.save_into(&mut store).map_err(|error| std::io::Error::other(error.to_string()));
-    let synced = saved.and_then(|()| fs::File::open(&path)?.sync_all());
-    synced.with_context(|| format!("{}: cannot be written", path.display()))
+    let mut store = SafetensorsStore::from_bytes(None).clear_metadata().metadata("format", "pt");
+    model.decoder.save_into(&mut store)?;
+    let bytes = store.get_bytes()?;
+    let write = || {
+        folder.storage.create_dir(path.parent().expect("a file in a folder"))?;
+        folder.storage.write_whole(&path, &bytes)
+    };
+    write().with_context(|| unwritable(&path))
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
@@ -211,7 +288,8 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
         flops_per_token: budget.flops.total(),
         split_rule: data.origin.split_rule.clone(),
         account: data.account.clone(),
-        started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        started: now(),
+        resumed: vec![],
     }
 }
 

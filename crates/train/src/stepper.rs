@@ -53,8 +53,8 @@ impl Stepper {
             self.step += 1;
             let batch = self.data.train_batch(self.config.seed, self.step, self.config.train.batch_size);
             turn.data += start.elapsed().as_secs_f64();
-            let (_, grads, _) = gradients(&self.learner, batch, &self.config);
-            update(&mut self.learner, grads);
+            let (_, grads, _) = gradients(&self.learner, &batch, &self.config);
+            update(&mut self.learner, Some(grads));
             turn.seconds.push(start.elapsed().as_secs_f64());
         }
         let spent = Part::VARIANTS.iter().map(|&part| (part, take_spent(part)));

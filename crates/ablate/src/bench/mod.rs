@@ -56,7 +56,7 @@ pub fn forecast(plan: &Plan) -> Result<String> {
     let runs = plan.runs();
     let at_once = processes::cores().min(runs.len());
     processes::check_memory(&runs, 1)?;
-    let (mut seconds, mut bytes) = (0.0, 0.0);
+    let (mut seconds, mut bytes, mut most_meanwhile) = (0.0, 0.0, 0.0f64);
     for config in runs.iter().filter(|run| run.seed == 0) {
         let step = if config.backend.is_cpu() {
             let answers = Contestant::ours(config, 1, 1)?.turn(FORECAST_STEPS)?;
@@ -67,20 +67,18 @@ pub fn forecast(plan: &Plan) -> Result<String> {
         };
         let n_runs = plan.study.seeds + tuning.len() / plan.study.variants.len();
         seconds += step * (config.train.steps * n_runs) as f64;
-        // Weights, and a line of metrics for each step.
-        let params = config.model.budget(config.vocab_size).params.total();
-        bytes += ((4 * params + METRICS_LINE * config.train.steps) * n_runs) as f64;
+        let (kept, meanwhile) = config.disk_bytes();
+        bytes += kept * n_runs as f64;
+        most_meanwhile = meanwhile.max(most_meanwhile);
     }
     Ok(format!(
         "about {} of training with {at_once} runs at a time, by {FORECAST_STEPS} steps of each variant just now; evaluation \
-         comes on top\nabout {:.0} MB on disk\n",
+         comes on top\nabout {:.0} MB on disk, and {:.0} MB more for checkpoints meanwhile\n",
         train::duration(seconds / at_once as f64),
-        bytes / 1e6
+        bytes / 1e6,
+        most_meanwhile * at_once as f64 / 1e6
     ))
 }
-
-/// Bytes of a line of metrics.
-const METRICS_LINE: usize = 190;
 
 /// Results where `--json` says, if it does.
 fn write(args: &Bench, results: &impl Serialize) -> Result<()> {

@@ -1,0 +1,292 @@
+//! Checkpoints: all that a run needs to go on as if nothing had happened.
+//!
+//! `checkpoints/step-N/` holds weights and moments as burn writes them, the rest of the state, and last of all `manifest`: a line
+//! of JSON with the size and the BLAKE3 hash of each file, and a line with that line's own. A checkpoint is written under another name, brought to the disk, and renamed; it is
+//! then read back, and only after that older ones are removed. So there is always one that is whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use burn::optim::OptimizerRecord;
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::folder::{damaged, read_file, read_text, unwritable};
+use crate::journal::{Mark, up_to};
+use crate::spike::Window;
+use crate::{BadFile, RunConfig, RunFolder, TrainConfig};
+
+/// What a run carries from step to step beside weights and moments.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TrainState {
+    /// Optimizer steps taken.
+    pub(crate) step: usize,
+    /// Tokens that were predicted in training.
+    pub(crate) tokens: usize,
+    pub(crate) window: Window,
+    /// The step of the lowest validation loss, and its bits.
+    pub(crate) best: Option<(usize, u64)>,
+    /// Where the metrics stood at the last checkpoint.
+    pub(crate) metrics: Option<Mark>,
+    /// The step of the last checkpoint.
+    pub(crate) saved: usize,
+}
+
+/// A run's state as it was between a step and its evaluation.
+pub(crate) struct Checkpoint {
+    pub(crate) model: ModuleRecord,
+    /// burn's `OptimizerRecord`, not read yet: it says of nothing that it misses it.
+    pub(crate) optimizer: Bytes,
+    pub(crate) state: TrainState,
+}
+
+/// Changes with what is in a checkpoint, or with how burn writes it.
+const FORMAT: u32 = 1;
+
+const MANIFEST: &str = "manifest";
+const MODEL: &str = "model.bpk";
+const OPTIMIZER: &str = "optimizer.bpk";
+const STATE: &str = "state.json";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    format: u32,
+    step: usize,
+    /// BLAKE3 of the run's config, but for what may change from one half of a run to the other.
+    config: String,
+    files: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    bytes: u64,
+    blake3: String,
+}
+
+impl Entry {
+    fn of(bytes: &[u8]) -> Self {
+        Entry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() }
+    }
+}
+
+fn name(step: usize) -> String {
+    format!("step-{step:08}")
+}
+
+/// BLAKE3 of all of a config that both halves of a run share.
+fn config_hash(config: &RunConfig) -> String {
+    let train = TrainConfig { steps: 0, ..config.train.clone() };
+    let mut table = toml::Table::try_from(RunConfig { train, ..config.clone() }).expect("a config is a table");
+    table.remove("checkpoint");
+    blake3::hash(table.to_string().as_bytes()).to_string()
+}
+
+/// The checkpoints of a run.
+pub(crate) struct Checkpoints {
+    run: RunFolder,
+    config: RunConfig,
+    path: PathBuf,
+}
+
+impl Checkpoints {
+    /// Those in a run's folder; what was left half-written is removed.
+    ///
+    /// # Errors
+    /// Something else is in their place, or the folder cannot be written.
+    pub(crate) fn open(run: &RunFolder, config: &RunConfig) -> Result<Self> {
+        let path = run.checkpoints_path();
+        // Old checkpoints are removed, and nothing is removed behind a link.
+        if fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(BadFile::new(&path, "is not a folder of this run; move it away").into());
+        }
+        run.storage.create_dir(&path).with_context(|| unwritable(&path))?;
+        let checkpoints = Checkpoints { run: run.clone(), config: config.clone(), path };
+        for left in checkpoints.entries()? {
+            if left.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PARTIAL)) {
+                checkpoints.remove(&left)?;
+            }
+        }
+        Ok(checkpoints)
+    }
+
+    /// Whether a run's folder has any.
+    pub(crate) fn are_in(run: &RunFolder) -> bool {
+        let entries = fs::read_dir(run.checkpoints_path()).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("step-"))
+    }
+
+    fn entries(&self) -> Result<Vec<PathBuf>> {
+        let read = || fs::read_dir(&self.path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
+        read().with_context(|| format!("{}: cannot be read", self.path.display()))
+    }
+
+    /// The steps of those that are there, the newest first.
+    fn steps(&self) -> Result<Vec<usize>> {
+        let step = |path: PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
+        let mut steps: Vec<usize> = self.entries()?.into_iter().filter_map(step).collect();
+        steps.retain(|&step| self.path.join(name(step)).exists());
+        steps.sort_by(|a, b| b.cmp(a));
+        Ok(steps)
+    }
+
+    /// Tries each, the newest first, and returns what `take` makes of the first that is whole. Those that are not are named in the
+    /// log, and get another name.
+    ///
+    /// # Errors
+    /// One that a newer program wrote; a folder that cannot be read or written.
+    pub(crate) fn newest<T>(&self, take: impl Fn(Checkpoint) -> Result<T, String>) -> Result<Option<T>> {
+        for step in self.steps()? {
+            let path = self.path.join(name(step));
+            let problem = match self.read(step) {
+                Ok(checkpoint) => match take(checkpoint) {
+                    Ok(taken) => return Ok(Some(taken)),
+                    Err(problem) => BadFile::new(&path, problem),
+                },
+                Err(Unusable::Damaged(problem)) => problem,
+                Err(Unusable::Newer(problem)) => return Err(problem.into()),
+            };
+            tracing::warn!("{problem}: this checkpoint is not used");
+            let aside = self.path.join(format!("unusable-{}", name(step)));
+            if aside.exists() {
+                self.remove(&aside)?;
+            }
+            self.run.storage.rename(&path, &aside).with_context(|| unwritable(&aside))?;
+        }
+        Ok(None)
+    }
+
+    /// Reads one whole.
+    fn read(&self, step: usize) -> Result<Checkpoint, Unusable> {
+        let folder = self.path.join(name(step));
+        let manifest = read_manifest(&folder)?;
+        let wrong = |problem: &str| BadFile::new(&folder, problem);
+        if manifest.step != step {
+            return Err(wrong("is of another step than its name says").into());
+        }
+        if manifest.config != config_hash(&self.config) {
+            return Err(wrong("is of another configuration").into());
+        }
+        let file = |name: &str| -> Result<Vec<u8>, BadFile> {
+            let path = folder.join(name);
+            let entry = manifest.files.get(name).ok_or_else(|| BadFile::new(&path, "is not in the manifest"))?;
+            // Nothing is read that is not as long as it should be.
+            if fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() != entry.bytes) {
+                return Err(BadFile::new(&path, format!("is not {} bytes long", entry.bytes)));
+            }
+            let bytes = read_file(&path)?;
+            match Entry::of(&bytes) == *entry {
+                true => Ok(bytes),
+                false => Err(BadFile::new(&path, "is damaged: it has another hash than in the manifest")),
+            }
+        };
+        let state: TrainState = serde_json::from_slice(&file(STATE)?).map_err(|error| damaged(&folder, &error))?;
+        if (state.step, state.saved) != (step, step) {
+            return Err(wrong("holds the state of another step").into());
+        }
+        if let Some(mark) = &state.metrics {
+            up_to(&self.run, mark)?;
+        }
+        let model = ModuleRecord::from_bytes(Bytes::from_bytes_vec(file(MODEL)?)).map_err(|e| damaged(&folder, &e))?;
+        Ok(Checkpoint { model, optimizer: Bytes::from_bytes_vec(file(OPTIMIZER)?), state })
+    }
+
+    /// Writes one, and removes those that the config does not keep.
+    ///
+    /// # Errors
+    /// A disk that is full or fails. Older checkpoints are there still.
+    pub(crate) fn save(&self, model: ModuleRecord, optimizer: OptimizerRecord, state: &TrainState) -> Result<()> {
+        let storage = &*self.run.storage;
+        let path = self.path.join(name(state.step));
+        let partial = self.path.join(format!("{PARTIAL}{}", name(state.step)));
+        let state_text = serde_json::to_string(state)?;
+        let (model, optimizer) = (model.into_bytes()?, optimizer.into_bytes()?);
+        let files: [(&str, &[u8]); 3] = [(MODEL, &model), (OPTIMIZER, &optimizer), (STATE, state_text.as_bytes())];
+        let entries = files.iter().map(|(name, bytes)| (name.to_string(), Entry::of(bytes)));
+        let (config, files_of) = (config_hash(&self.config), entries.collect());
+        let manifest = Manifest { format: FORMAT, step: state.step, config, files: files_of };
+        let manifest = serde_json::to_string(&manifest)?;
+        let manifest = format!("{manifest}\n{}\n", blake3::hash(manifest.as_bytes()));
+        let write = || {
+            storage.create_dir(&partial)?;
+            for (name, bytes) in files.into_iter().chain([(MANIFEST, manifest.as_bytes())]) {
+                storage.write(&partial.join(name), bytes)?;
+                storage.sync(&partial.join(name))?;
+            }
+            storage.sync(&partial)?;
+            storage.rename(&partial, &path)?;
+            storage.sync(&self.path)
+        };
+        write().with_context(|| unwritable(&path))?;
+        // Only what can be read is worth more than the one before it.
+        self.read(state.step).map_err(|unusable| std::io::Error::other(unusable.problem().to_string()))?;
+        tracing::info!(step = state.step, "checkpoint");
+        self.prune(self.config.checkpoint.keep_last, state)
+    }
+
+    /// Removes all but the newest few and, if it is asked for, that of the lowest validation loss.
+    pub(crate) fn prune(&self, keep: usize, state: &TrainState) -> Result<()> {
+        let best = state.best.map(|(step, _)| step).filter(|_| self.config.checkpoint.keep_best);
+        for step in self.steps()?.into_iter().skip(keep).filter(|&step| Some(step) != best) {
+            self.remove(&self.path.join(name(step)))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.run.storage.remove_dir(path).with_context(|| format!("{}: cannot be removed", path.display()))
+    }
+
+    /// The newest as a path below the run's folder, for a message.
+    pub(crate) fn last(&self) -> Option<String> {
+        Some(format!("checkpoints/{}", name(*self.steps().ok()?.first()?)))
+    }
+}
+
+/// How the name of a checkpoint begins that is being written.
+const PARTIAL: &str = ".partial-";
+
+/// Why a checkpoint is not read.
+#[derive(Debug)]
+enum Unusable {
+    /// The one before it may do.
+    Damaged(BadFile),
+    /// It is good, for another program.
+    Newer(BadFile),
+}
+
+impl Unusable {
+    fn problem(&self) -> &BadFile {
+        match self {
+            Unusable::Damaged(problem) | Unusable::Newer(problem) => problem,
+        }
+    }
+}
+
+impl From<BadFile> for Unusable {
+    fn from(problem: BadFile) -> Self {
+        Unusable::Damaged(problem)
+    }
+}
+
+fn read_manifest(folder: &Path) -> Result<Manifest, Unusable> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let path = folder.join(MANIFEST);
+    let text = read_text(&path)?;
+    let whole = text.split_once('\n').filter(|(line, hash)| blake3::hash(line.as_bytes()).to_string() + "\n" == *hash);
+    let (line, _) = whole.ok_or_else(|| BadFile::new(&path, "is damaged: it has another hash than its own"))?;
+    let Format { format } = serde_json::from_str(line).map_err(|error| damaged(&path, &error))?;
+    if format > FORMAT {
+        let problem = format!("is of format {format}, and this program reads up to {FORMAT}: use a newer one");
+        return Err(Unusable::Newer(BadFile::new(&path, problem)));
+    }
+    Ok(serde_json::from_str(line).map_err(|error| damaged(&path, &error))?)
+}

@@ -1,0 +1,147 @@
+//! What a run writes down step by step: `metrics.jsonl`, and the same for TensorBoard.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+
+use anyhow::{Context, Result};
+use blake3::Hasher;
+use data::{Class, Split};
+use serde::{Deserialize, Serialize};
+
+use crate::events::EventsFile;
+use crate::folder::{read_file, unwritable};
+use crate::{BadFile, RunConfig, RunFolder};
+
+/// One line of `metrics.jsonl`. Losses are in nats per token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetricLine {
+    /// Optimizer steps taken when this was measured, from 1.
+    pub step: usize,
+    pub split: Split,
+    pub loss: f64,
+    /// exp(loss)
+    pub perplexity: f64,
+    /// Validation only: loss in bits per UTF-8 byte of the text.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bits_per_byte: Option<f64>,
+    /// Validation of generated text only: loss by class of token.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub classes: BTreeMap<Class, f64>,
+    /// Training only: learning rate of the step.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lr: Option<f64>,
+    /// Training only: global norm of the gradient before clipping.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub grad_norm: Option<f64>,
+    /// Training only, of a loss that leaps: standard deviations above the mean of the losses before it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub spike: Option<f64>,
+    /// Wall-clock seconds that the step or the evaluation took.
+    pub seconds: f64,
+}
+
+impl MetricLine {
+    pub(crate) fn new(step: usize, split: Split, loss: f64, seconds: f64) -> Self {
+        MetricLine {
+            step,
+            split,
+            loss,
+            // JSON has no infinity.
+            perplexity: loss.exp().min(f64::MAX),
+            bits_per_byte: None,
+            classes: BTreeMap::new(),
+            lr: None,
+            grad_norm: None,
+            spike: None,
+            seconds,
+        }
+    }
+}
+
+/// How far `metrics.jsonl` has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Mark {
+    bytes: u64,
+    /// Of these bytes.
+    blake3: String,
+}
+
+/// Both files, open at their end, so that others can follow them.
+pub(crate) struct Journal {
+    folder: RunFolder,
+    metrics: File,
+    /// Of all that is in it.
+    hash: Hasher,
+    events: EventsFile,
+}
+
+impl Journal {
+    /// Empty files; of a run that goes on, what was written up to a mark.
+    ///
+    /// # Errors
+    /// A file that cannot be written, or does not hold any more what it held at the mark.
+    pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>) -> Result<Self> {
+        let path = folder.metrics_path();
+        let metrics = OpenOptions::new().append(true).create(true).open(&path).with_context(|| unwritable(&path))?;
+        let mut hash = Hasher::new();
+        let mut bytes = 0;
+        if let Some(mark) = from {
+            hash.update(&up_to(folder, mark)?);
+            bytes = mark.bytes;
+        }
+        folder.storage.cut(&metrics, bytes).with_context(|| unwritable(&path))?;
+        let mut events = EventsFile::create(folder, config)?;
+        if bytes > 0 {
+            let started = folder.meta()?.started as f64;
+            let mut seconds = 0.0;
+            for line in folder.metrics()? {
+                seconds += line.seconds;
+                events.scalars(started + seconds, line.step, &scalars(&line))?;
+            }
+        }
+        Ok(Journal { folder: folder.clone(), metrics, hash, events })
+    }
+
+    pub(crate) fn write(&mut self, line: &MetricLine) -> Result<()> {
+        let text = serde_json::to_string(line)? + "\n";
+        let written = self.folder.storage.append(&mut self.metrics, text.as_bytes());
+        written.with_context(|| unwritable(&self.folder.metrics_path()))?;
+        self.hash.update(text.as_bytes());
+        self.events.scalars(EventsFile::now(), line.step, &scalars(line))
+    }
+
+    /// How far it is, once that is on the disk.
+    pub(crate) fn mark(&self) -> Result<Mark> {
+        let path = self.folder.metrics_path();
+        self.folder.storage.sync(&path).with_context(|| unwritable(&path))?;
+        Ok(Mark { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() })
+    }
+}
+
+/// What `metrics.jsonl` held at a mark.
+///
+/// # Errors
+/// It holds something else now.
+pub(crate) fn up_to(folder: &RunFolder, mark: &Mark) -> Result<Vec<u8>, BadFile> {
+    let path = folder.metrics_path();
+    let mut bytes = read_file(&path)?;
+    bytes.truncate(usize::try_from(mark.bytes).unwrap_or(usize::MAX));
+    if bytes.len() as u64 == mark.bytes && blake3::hash(&bytes).to_string() == mark.blake3 {
+        return Ok(bytes);
+    }
+    Err(BadFile::new(&path, format!("its first {} bytes are not those that the run wrote", mark.bytes)))
+}
+
+/// The numbers of a line, each under its tag.
+fn scalars(line: &MetricLine) -> Vec<(&'static str, f64)> {
+    let tags = match line.split {
+        Split::Train => ["train/loss", "train/perplexity"],
+        Split::Valid => ["valid/loss", "valid/perplexity"],
+    };
+    let mut numbers = vec![(tags[0], line.loss), (tags[1], line.perplexity)];
+    let more =
+        [("train/lr", line.lr), ("train/grad_norm", line.grad_norm), ("valid/bits_per_byte", line.bits_per_byte)];
+    numbers.extend(more.into_iter().filter_map(|(tag, number)| Some((tag, number?))));
+    numbers
+}
