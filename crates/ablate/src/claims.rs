@@ -105,7 +105,7 @@ fn answer(claim: &Claim, file: &Path, folder: &Path, args: &Claims) -> Result<Op
         backend: Backend::Flex,
         kernels: None,
     };
-    let run = Run { study, jobs: None, plain: true, out: folder.into() };
+    let run = Run { study, jobs: None, max_memory: None, plain: true, out: folder.into() };
     match processes::run_study(&mut plan, &run)? {
         Outcome::Stopped => Ok(None),
         Outcome::DiskFull => Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).context(plan.study.name),

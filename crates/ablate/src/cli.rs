@@ -128,6 +128,10 @@ pub struct Run {
     /// Runs at a time [default: one per core]; each has its share of the cores as threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
+    /// Memory that all runs at a time may take together, as 8G or 500M [default: all that is there]; fewer run at a time if
+    /// need be
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub max_memory: Option<f64>,
     /// Print lines instead of a dashboard, as without a terminal
     #[arg(long)]
     pub plain: bool,
@@ -383,6 +387,20 @@ where
         .map(|name| name.parse().expect("a name of the list"))
 }
 
+/// A size in bytes, as `8G`.
+fn bytes(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.split_at_checked(text.len().saturating_sub(1)) {
+        Some((number, "K" | "k")) => (number, 1 << 10),
+        Some((number, "M" | "m")) => (number, 1 << 20),
+        Some((number, "G" | "g")) => (number, 1 << 30),
+        _ => (text, 1),
+    };
+    match number.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value * f64::from(unit)),
+        _ => Err("must be a size as 8G or 500M".into()),
+    }
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..100.0).contains(&value) => Ok(value),
@@ -400,6 +418,15 @@ fn temperature(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(
+            ["8G", "500m", "1.5k", "7"].map(|text| bytes(text).unwrap()),
+            [8589934592.0, 524288000.0, 1536.0, 7.0]
+        );
+        assert!(["", "G", "-1G", "8T", "nan", "infG", "8 GiB"].iter().all(|text| bytes(text).is_err()));
+    }
 
     #[test]
     fn the_definition_is_sound() {

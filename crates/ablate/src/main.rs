@@ -7,6 +7,7 @@ mod cli;
 mod corpora;
 mod processes;
 mod rerun;
+mod resources;
 mod screen;
 mod stop;
 mod studies;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use disk::{free_space, lock};
+use disk::lock;
 use study::{Plan, Report};
-use train::{ConfigError, RunConfig, RunFolder, State, refuse_another};
+use train::{RunConfig, RunFolder, State, refuse_another};
 
 use crate::borrowed::Borrowed;
+use crate::resources::{check_space, cores, most_at_once};
 use crate::screen::{Screen, Wish};
 use crate::stop::Requests;
 use crate::{can_draw, cli, print, stop, warn};
@@ -83,8 +84,7 @@ enum View {
 /// Trains what is missing of a study and writes its report.
 pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
     let (tuning, tuning_runs) = plan.tuning_runs();
-    let most = plan.runs().len().max(tuning_runs.len());
-    check_memory(&plan.runs(), args.jobs.map_or(cores(), usize::from).min(most))?;
+    let at_once = most_at_once(plan, args.jobs.map_or(cores(), usize::from), args.max_memory)?;
     let stop = stop::on_signal()?;
     let study_folder = args.out.join(&plan.study.name);
     fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
@@ -92,7 +92,7 @@ pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
     let _lock = lock(&study_folder)?;
     plan.study.write(&study_folder)?;
     if !tuning_runs.is_empty() {
-        let jobs = carry_out(plan, tuning_runs, &study_folder.join(tuning), args, &stop)?;
+        let jobs = carry_out(plan, tuning_runs, &study_folder.join(tuning), at_once, args.plain, &stop)?;
         if let Some(outcome) = incomplete(&jobs) {
             // Rates that were chosen among what is left would not be those that the study asks for.
             print(&format!("\nLearning rates are not chosen yet. {}", without_result(&jobs)))?;
@@ -101,7 +101,7 @@ pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
         plan.choose_rates(&study_folder)?;
         plan.study.write(&study_folder)?;
     }
-    let jobs = carry_out(plan, plan.runs(), &study_folder, args, &stop)?;
+    let jobs = carry_out(plan, plan.runs(), &study_folder, at_once, args.plain, &stop)?;
     if stop.stop_at_once() {
         return Ok(Outcome::Stopped);
     }
@@ -132,11 +132,10 @@ fn carry_out(
     plan: &Plan,
     configs: Vec<RunConfig>,
     folder: &Path,
-    args: &cli::Run,
+    at_once: usize,
+    plain: bool,
     stop: &Requests,
 ) -> Result<Vec<Job>> {
-    let cores = cores();
-    let most_at_once = args.jobs.map_or(cores, usize::from);
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
     let mut jobs = vec![];
     // All that could be refused is, before anything is moved.
@@ -153,9 +152,9 @@ fn carry_out(
         jobs.push(Job { config, folder: run_folder, progress, is_let_go: false, is_retried: false });
     }
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
-    let at_once = most_at_once.min(waiting.len()).max(1);
+    let at_once = at_once.min(waiting.len()).max(1);
     check_space(waiting.iter().map(|&i| &jobs[i].config), at_once, folder)?;
-    let threads = (cores / at_once).max(1);
+    let threads = (cores() / at_once).max(1);
     let train = |job: &Job| (job.config.train.warmup_steps, job.config.train.steps);
     if let Some((warmup, steps)) = jobs.iter().map(train).find(|(warmup, steps)| warmup * 3 > *steps) {
         let share = 100 * warmup / steps;
@@ -163,7 +162,7 @@ fn carry_out(
             "train.warmup_steps = {warmup} is {share}% of {steps} steps: the full learning rate is hardly used"
         ));
     }
-    let mut view = match (args.plain || !can_draw() || waiting.is_empty(), at_once) {
+    let mut view = match (plain || !can_draw() || waiting.is_empty(), at_once) {
         (true, _) => View::Plain,
         (false, 1) => View::Dashboard(Borrowed::new()),
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
@@ -184,53 +183,8 @@ fn carry_out(
     Ok(jobs)
 }
 
-/// Processor cores that this process may use.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-/// Refuses what cannot fit, before it drives other programs out of memory and before anything is written.
-pub fn check_memory(configs: &[RunConfig], at_once: usize) -> Result<(), ConfigError> {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let there = system.total_memory() as f64;
-    for config in configs.iter().filter(|config| config.seed == 0) {
-        let least = config.model.least_training_bytes(config.vocab_size, config.train.batch_size) * at_once as f64;
-        if least > there {
-            let gib = |bytes: f64| bytes / f64::from(1 << 30);
-            return Err(ConfigError(format!(
-                "{}: {at_once} such runs at a time need more than {:.1} GiB of memory, and this machine has {:.1} GiB; lower \
-                 train.batch_size, the sizes of the model or --jobs",
-                config.variant,
-                gib(least),
-                gib(there)
-            )));
-        }
-    }
-    Ok(())
-}
-
 fn has_ended(folder: &RunFolder) -> Result<bool> {
     Ok(folder.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)))
-}
-
-/// Refuses what the disk cannot hold, before it is full.
-fn check_space<'a>(runs: impl Iterator<Item = &'a RunConfig>, at_once: usize, folder: &Path) -> Result<()> {
-    let (mut kept, mut meanwhile) = (0.0, 0.0f64);
-    for (own, its_checkpoints) in runs.map(RunConfig::disk_bytes) {
-        kept += own;
-        meanwhile = meanwhile.max(its_checkpoints);
-    }
-    let needed = kept + meanwhile * at_once as f64;
-    // A system that does not say how much is free may have enough.
-    let Ok(free) = free_space(folder) else { return Ok(()) };
-    if needed <= free as f64 {
-        return Ok(());
-    }
-    let mega = |bytes: f64| format!("{:.0} MB", bytes / 1e6);
-    let (needed, free) = (mega(needed), mega(free as f64));
-    let problem = format!("the runs need about {needed} on this disk, and {free} are free");
-    Err(std::io::Error::new(ErrorKind::StorageFull, problem)).with_context(|| folder.display().to_string())
 }
 
 /// Whether the run is complete already. A run of another config that lies in its place is kept aside.

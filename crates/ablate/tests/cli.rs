@@ -248,7 +248,9 @@ fn bad_input_gets_one_clear_sentence() {
     place.ablate(&["small", "--seeds", "0"]).assert().code(2);
     place.ablate(&["small", "--steps", "18446744073709551615"]).assert().code(2);
     let huge = ["small", "--set", "model.d_model=65536", "--set", "model.n_layers=1024"];
-    place.fails(&huge, 2, "of memory, and this machine has");
+    place.fails(&huge, 2, "a run needs about ");
+    place.fails(&["small", "--max-memory", "20M"], 2, "a run needs about 0.0 GiB of memory, and 0.0 GiB is there");
+    place.ablate(&["small", "--max-memory", "all"]).assert().code(2);
     place.fails(&["smal"], 2, "there is no study `smal`; did you mean `small`?");
     check("model.ffn=swiglu", 2, "experiments/small.toml:18: variant `swiglu` is the same as `baseline`");
     place.fails(&["small", "--out", "text.txt/runs"], 6, "text.txt/runs/small: cannot be created");

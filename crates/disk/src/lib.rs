@@ -4,7 +4,7 @@ mod lock;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 pub use lock::{Locked, is_locked, lock};
@@ -88,6 +88,22 @@ pub fn new_folder<T, E>(
     made
 }
 
+/// Reads a text that a person has written: UTF-8, of 1 MiB at most.
+///
+/// # Errors
+/// It cannot be read, is longer, or is something else.
+pub fn read_small_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    // A device or a pipe may have no end.
+    File::open(path)?.take(SMALL + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > SMALL {
+        true => Err(io::Error::new(io::ErrorKind::InvalidData, "it is longer than 1 MiB")),
+        false => Ok(text),
+    }
+}
+
+const SMALL: u64 = 1 << 20;
+
 /// Bytes that can still be written where a path is, or will be.
 ///
 /// # Errors
@@ -128,6 +144,17 @@ mod tests {
         assert!(failed.is_err() && fs::read_dir(dir.path().join("a")).unwrap().count() == 0);
         new_folder(&out, |error| error, |path| fs::write(path.join("x"), "1")).unwrap();
         assert_eq!(fs::read(out.join("x")).unwrap(), b"1");
+    }
+
+    #[test]
+    fn a_text_without_an_end_is_not_read_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        fs::write(&path, "a".repeat(1 << 20)).unwrap();
+        assert_eq!(read_small_text(&path).unwrap().len(), 1 << 20);
+        fs::write(&path, "a".repeat((1 << 20) + 1)).unwrap();
+        assert_eq!(read_small_text(&path).unwrap_err().to_string(), "it is longer than 1 MiB");
+        assert!(read_small_text(Path::new("/dev/zero")).is_err() && read_small_text(dir.path()).is_err());
     }
 
     #[test]

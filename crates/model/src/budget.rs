@@ -63,19 +63,6 @@ impl ModelConfig {
     }
 }
 
-impl ModelConfig {
-    /// Bytes that one training step cannot do without: weights, gradients and two moments; the widest activations of each
-    /// layer; the attention weights; logits and their gradient. What a step really takes is more.
-    pub fn least_training_bytes(&self, vocab_size: usize, batch_size: usize) -> f64 {
-        let tokens = (batch_size * self.seq_len) as f64;
-        let attention = (self.n_heads * self.seq_len) as f64;
-        let per_token = self.n_layers as f64 * ((4 * self.d_model + self.d_ff) as f64 + attention);
-        let numbers =
-            4.0 * self.budget(vocab_size).params.total() as f64 + tokens * (per_token + 2.0 * vocab_size as f64);
-        4.0 * numbers
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -165,7 +165,7 @@ impl Claim {
             claim: Claim,
         }
         let text =
-            std::fs::read_to_string(file).map_err(|error| BadFile::new(file, format!("cannot be read: {error}")))?;
+            disk::read_small_text(file).map_err(|error| BadFile::new(file, format!("cannot be read: {error}")))?;
         let wrong = |problem: &str| ConfigError(format!("{}: {problem}", file.display()));
         let File { claim } = toml::from_str(&text).map_err(|error| wrong(&error.message().replace('\n', " ")))?;
         let trains = claim.measure.is_some() || !claim.expect.is_empty() || claim.claimed.is_some();

@@ -114,7 +114,7 @@ impl Plan {
     ) -> anyhow::Result<Plan> {
         let shown = file.display().to_string();
         let text =
-            std::fs::read_to_string(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
+            disk::read_small_text(file).map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
         let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         Plan::from_text(&name, &text, &shown, overrides, backend, kernels)
     }
@@ -257,6 +257,12 @@ impl Plan {
         seeds
             .flat_map(|seed| self.variants.iter().map(move |variant| RunConfig { seed, ..variant.config.clone() }))
             .collect()
+    }
+
+    /// Bytes of memory that the largest run takes, about.
+    pub fn memory_bytes(&self) -> f64 {
+        let tokens = self.text.n_train + self.text.n_valid;
+        self.variants.iter().map(|variant| variant.config.memory_bytes(tokens)).fold(0.0, f64::max)
     }
 
     /// The runs that choose learning rates, and the folder in a study's folder where they lie.
@@ -467,7 +473,7 @@ fn check_name(name: &str, origin: &str) -> Result<(), ConfigError> {
 /// # Errors
 /// A file that cannot be read or is not TOML.
 pub fn description(file: &Path) -> anyhow::Result<String> {
-    let table: Result<toml::Table, _> = toml::from_str(&std::fs::read_to_string(file)?);
+    let table: Result<toml::Table, _> = toml::from_str(&disk::read_small_text(file)?);
     let table = table.map_err(|error| ConfigError(error.message().replace('\n', " ")))?;
     Ok(table.get("description").and_then(|text| text.as_str()).unwrap_or_default().to_string())
 }

@@ -5,7 +5,7 @@
 //! then read back, and only after that older ones are removed. So there is always one that is whole.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -72,6 +72,21 @@ struct Entry {
 impl Entry {
     fn of(bytes: &[u8]) -> Self {
         Entry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() }
+    }
+
+    /// Refuses a file that is not the one this was made of.
+    fn check(&self, path: &Path) -> Result<(), BadFile> {
+        let unreadable = |error| BadFile::new(path, format!("cannot be read: {error}"));
+        let meta = fs::metadata(path).map_err(unreadable)?;
+        if !meta.is_file() || meta.len() != self.bytes {
+            return Err(BadFile::new(path, format!("is not a file of {} bytes", self.bytes)));
+        }
+        let mut hash = blake3::Hasher::new();
+        hash.update_reader(File::open(path).map_err(unreadable)?).map_err(unreadable)?;
+        match hash.finalize().to_string() == self.blake3 {
+            true => Ok(()),
+            false => Err(BadFile::new(path, "is damaged: it has another hash than in the manifest")),
+        }
     }
 }
 
@@ -161,33 +176,30 @@ impl Checkpoints {
         Ok(None)
     }
 
-    /// Reads one whole.
-    fn read(&self, step: usize) -> Result<Checkpoint, Unusable> {
+    /// Whether one is whole and of this run.
+    fn check(&self, step: usize) -> Result<(), Unusable> {
         let folder = self.path.join(name(step));
         let manifest = read_manifest(&folder)?;
-        let wrong = |problem: &str| BadFile::new(&folder, problem);
         if manifest.step != step {
-            return Err(wrong("is of another step than its name says").into());
+            return Err(BadFile::new(&folder, "is of another step than its name says").into());
         }
         if manifest.config != config_hash(&self.config) {
-            return Err(wrong("is of another configuration").into());
+            return Err(BadFile::new(&folder, "is of another configuration").into());
         }
-        let file = |name: &str| -> Result<Vec<u8>, BadFile> {
-            let path = folder.join(name);
-            let entry = manifest.files.get(name).ok_or_else(|| BadFile::new(&path, "is not in the manifest"))?;
-            // Nothing is read that is not as long as it should be.
-            if fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() != entry.bytes) {
-                return Err(BadFile::new(&path, format!("is not {} bytes long", entry.bytes)));
-            }
-            let bytes = read_file(&path)?;
-            match Entry::of(&bytes) == *entry {
-                true => Ok(bytes),
-                false => Err(BadFile::new(&path, "is damaged: it has another hash than in the manifest")),
-            }
-        };
+        if !manifest.files.keys().eq([MODEL, OPTIMIZER, STATE]) {
+            return Err(BadFile::new(&folder, "has a manifest of other files").into());
+        }
+        Ok(manifest.files.iter().try_for_each(|(name, entry)| entry.check(&folder.join(name)))?)
+    }
+
+    /// Reads one that is whole.
+    fn read(&self, step: usize) -> Result<Checkpoint, Unusable> {
+        self.check(step)?;
+        let folder = self.path.join(name(step));
+        let file = |name: &str| read_file(&folder.join(name));
         let state: TrainState = serde_json::from_slice(&file(STATE)?).map_err(|error| damaged(&folder, &error))?;
         if (state.step, state.saved) != (step, step) {
-            return Err(wrong("holds the state of another step").into());
+            return Err(BadFile::new(&folder, "holds the state of another step").into());
         }
         if let Some(mark) = &state.metrics {
             up_to(&self.run, mark)?;
@@ -204,27 +216,30 @@ impl Checkpoints {
         let storage = &*self.run.storage;
         let path = self.path.join(name(state.step));
         let partial = self.path.join(format!("{PARTIAL}{}", name(state.step)));
-        let state_text = serde_json::to_string(state)?;
-        let (model, optimizer) = (model.into_bytes()?, optimizer.into_bytes()?);
-        let files: [(&str, &[u8]); 3] = [(MODEL, &model), (OPTIMIZER, &optimizer), (STATE, state_text.as_bytes())];
-        let entries = files.iter().map(|(name, bytes)| (name.to_string(), Entry::of(bytes)));
-        let (config, files_of) = (config_hash(&self.config), entries.collect());
-        let manifest = Manifest { format: FORMAT, step: state.step, config, files: files_of };
+        storage.create_dir(&partial).with_context(|| unwritable(&partial))?;
+        let mut files = BTreeMap::new();
+        let mut write = |name: &str, bytes: &[u8]| {
+            files.insert(name.to_string(), Entry::of(bytes));
+            let path = partial.join(name);
+            storage.write(&path, bytes).and_then(|()| storage.sync(&path)).with_context(|| unwritable(&path))
+        };
+        // One after the other, for each is in memory twice.
+        write(MODEL, &model.into_bytes()?)?;
+        write(OPTIMIZER, &optimizer.into_bytes()?)?;
+        write(STATE, serde_json::to_string(state)?.as_bytes())?;
+        let manifest = Manifest { format: FORMAT, step: state.step, config: config_hash(&self.config), files };
         let manifest = serde_json::to_string(&manifest)?;
-        let manifest = format!("{manifest}\n{}\n", blake3::hash(manifest.as_bytes()));
-        let write = || {
-            storage.create_dir(&partial)?;
-            for (name, bytes) in files.into_iter().chain([(MANIFEST, manifest.as_bytes())]) {
-                storage.write(&partial.join(name), bytes)?;
-                storage.sync(&partial.join(name))?;
-            }
+        let finish = || {
+            let sealed = format!("{manifest}\n{}\n", blake3::hash(manifest.as_bytes()));
+            storage.write(&partial.join(MANIFEST), sealed.as_bytes())?;
+            storage.sync(&partial.join(MANIFEST))?;
             storage.sync(&partial)?;
             storage.rename(&partial, &path)?;
             storage.sync(&self.path)
         };
-        write().with_context(|| unwritable(&path))?;
+        finish().with_context(|| unwritable(&path))?;
         // Only what can be read is worth more than the one before it.
-        self.read(state.step).map_err(|unusable| std::io::Error::other(unusable.problem().to_string()))?;
+        self.check(state.step).map_err(|unusable| std::io::Error::other(unusable.problem().to_string()))?;
         tracing::info!(step = state.step, "checkpoint");
         self.prune(self.config.checkpoint.keep_last, state)
     }

@@ -93,9 +93,6 @@ pub struct TrainConfig {
     pub eval_every: usize,
 }
 
-/// Of a line in `metrics.jsonl` and of an event for TensorBoard.
-const BYTES_OF_A_STEP: f64 = 350.0;
-
 /// Largest number of token ids.
 pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
@@ -121,16 +118,6 @@ impl RunConfig {
         self.model.validate().map_err(ConfigError)?;
         self.checkpoint.validate().map_err(ConfigError)?;
         self.train.validate().map_err(ConfigError)
-    }
-
-    /// Bytes that a run leaves on the disk, and those that its checkpoints take while it is on its way.
-    pub fn disk_bytes(&self) -> (f64, f64) {
-        let weights = 4.0 * self.model.budget(self.vocab_size).params.total() as f64;
-        // Weights and two moments, and one more than what is kept while it is written.
-        let checkpoint = 3.0 * weights;
-        let kept = if self.checkpoint.keep_best { checkpoint } else { 0.0 };
-        let lines = BYTES_OF_A_STEP * self.train.steps as f64;
-        (weights + kept + lines, checkpoint * (self.checkpoint.keep_last + 1) as f64)
     }
 
     /// Whether a run of this config can go on from the state of a run of an earlier one, bit for bit. What is saved may be

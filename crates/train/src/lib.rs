@@ -15,6 +15,7 @@ mod interrupted;
 mod journal;
 mod learner;
 mod metrics;
+mod needs;
 mod plain;
 mod records;
 mod run;

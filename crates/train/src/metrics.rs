@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use burn::tensor::TensorReadError;
+use burn::train::logger::MetricLogger;
+use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
 use burn::train::metric::{
-    Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry, SerializedEntry,
+    Metric, MetricAttributes, MetricDefinition, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
+    SerializedEntry,
 };
 
 use crate::learner::Report;
@@ -98,6 +101,21 @@ impl Numeric for Gauge {
     fn final_value(&self) -> NumericEntry {
         NumericEntry::Final(self.value)
     }
+}
+
+/// Keeps nothing of what burn would log: `metrics.jsonl` is the log, and a long run must not grow.
+pub(crate) struct NoLog;
+
+impl MetricLogger for NoLog {
+    fn log(&mut self, _update: MetricsUpdate, _epoch: usize, _split: &Split) {}
+
+    fn read_numeric(&mut self, name: &str, _epoch: usize, _split: &Split) -> Result<Vec<NumericEntry>, String> {
+        Err(format!("{name} is not kept"))
+    }
+
+    fn log_metric_definition(&mut self, _definition: MetricDefinition) {}
+
+    fn log_epoch_summary(&mut self, _summary: EpochSummary) {}
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
 use burn::store::{ModuleSnapshot, SafetensorsStore};
 use burn::tensor::Device;
-use burn::train::logger::InMemoryMetricLogger;
 use burn::train::renderer::MetricsRenderer;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::{Interrupter, SupervisedTraining, TrainingStrategy};
@@ -23,7 +22,7 @@ use crate::checkpoint::{Checkpoints, TrainState};
 use crate::fit::StepLoop;
 use crate::folder::{Resumed, unwritable};
 use crate::learner::{LanguageModel, learner, resumed};
-use crate::metrics::Gauge;
+use crate::metrics::{Gauge, NoLog};
 use crate::plain::PlainRenderer;
 use crate::records::{self, WhenAsked};
 use crate::{ConfigError, Meta, RunConfig, RunFolder, State};
@@ -207,7 +206,7 @@ fn train(
     watch(stop, interrupter.clone());
     let result = with_gauges(SupervisedTraining::new(&folder.path, Arc::new(NoLoader), Arc::new(NoLoader)))
         .with_application_logger(None)
-        .with_metric_logger(InMemoryMetricLogger::default())
+        .with_metric_logger(NoLog)
         .with_custom_checkpointers(model_inlet, optimizer_inlet, schedule_inlet)
         .with_checkpointing_strategy(WhenAsked)
         .with_training_strategy(TrainingStrategy::Custom(steps.clone()))

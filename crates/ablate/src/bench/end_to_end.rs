@@ -45,14 +45,14 @@ pub fn measure(plan: &mut Plan, args: &Bench) -> Result<EndToEnd> {
         .into());
     }
     let folder = tempfile::tempdir().context("no temporary folder can be made")?;
-    let run = Run { study: args.study.clone(), jobs: None, plain: true, out: folder.path().into() };
+    let run = Run { study: args.study.clone(), jobs: None, max_memory: None, plain: true, out: folder.path().into() };
     let start = Instant::now();
     if !matches!(processes::run_study(plan, &run)?, Outcome::Ended) {
         return Err(ConfigError("the study did not come to its end, so its time says nothing".into()).into());
     }
     let ours = start.elapsed().as_secs_f64();
     let n_runs = plan.runs().len();
-    let at_once = processes::cores().min(n_runs);
+    let at_once = crate::resources::cores().min(n_runs);
     let pytorch = args.against.contains(&Opponent::Pytorch).then(|| all_in_pytorch(plan, at_once)).transpose()?;
     print(&format!("\nThis study, {n_runs} runs, {at_once} at a time: {ours:.1} s.\n"))?;
     if let Some(Pytorch { seconds, compilation }) = &pytorch {

@@ -11,10 +11,10 @@ use std::fs::OpenOptions;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use study::Plan;
-use train::{median, write_whole};
+use train::{ConfigError, median, write_whole};
 
 use crate::cli::{Bench, Opponent};
-use crate::{plan, processes};
+use crate::{plan, resources};
 use contestant::Contestant;
 
 pub use contestant::work;
@@ -29,7 +29,10 @@ pub fn run(args: &Bench) -> Result<u8> {
     if args.against.contains(&Opponent::Pytorch) {
         contestant::look_for_torch()?;
     }
-    processes::check_memory(&plan.runs(), args.copies.into())?;
+    let copies = usize::from(args.copies);
+    if resources::most_at_once(&plan, copies, None)? < copies {
+        return Err(ConfigError(format!("--copies {copies}: so many runs at a time do not fit into memory")).into());
+    }
     if args.end_to_end {
         write(args, &end_to_end::measure(&mut plan, args)?)?;
     } else if args.parts {
@@ -54,8 +57,7 @@ const FORECAST_STEPS: usize = 10;
 pub fn forecast(plan: &Plan) -> Result<String> {
     let (_, tuning) = plan.tuning_runs();
     let runs = plan.runs();
-    let at_once = processes::cores().min(runs.len());
-    processes::check_memory(&runs, 1)?;
+    let at_once = resources::most_at_once(plan, resources::cores().min(runs.len()), None)?;
     let (mut seconds, mut bytes, mut most_meanwhile) = (0.0, 0.0, 0.0f64);
     for config in runs.iter().filter(|run| run.seed == 0) {
         let step = if config.backend.is_cpu() {
@@ -73,8 +75,10 @@ pub fn forecast(plan: &Plan) -> Result<String> {
     }
     Ok(format!(
         "about {} of training with {at_once} runs at a time, by {FORECAST_STEPS} steps of each variant just now; evaluation \
-         comes on top\nabout {:.0} MB on disk, and {:.0} MB more for checkpoints meanwhile\n",
+         comes on top\nabout {:.0} MB of memory for each of these\nabout {:.0} MB on disk, and {:.0} MB more for \
+         checkpoints meanwhile\n",
         train::duration(seconds / at_once as f64),
+        plan.memory_bytes() / 1e6,
         bytes / 1e6,
         most_meanwhile * at_once as f64 / 1e6
     ))

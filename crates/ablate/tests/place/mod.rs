@@ -1,5 +1,7 @@
 //! A place to try the program in.
 
+#![allow(dead_code, reason = "no test needs all of it")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
