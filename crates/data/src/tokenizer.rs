@@ -143,6 +143,8 @@ impl Tokenizer {
 
     /// Reads the text of a `tokenizer.json`.
     pub fn from_json(json: &str) -> Result<Self, DataError> {
+        // The library takes some texts for granted that are no JSON.
+        serde_json::from_str::<serde::de::IgnoredAny>(json).map_err(|error| DataError::Tokenizer(error.to_string()))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
         // Settings for batches of sentences: here a text gives its own tokens, no fewer and no more.
         inner.with_padding(None);

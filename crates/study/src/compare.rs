@@ -9,7 +9,7 @@ use crate::factorial::{Effect, effects};
 use crate::numbers::{difference, grouped, nats, percent, percent_of, perplexity, show};
 use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
-use crate::results::{RunResult, StudyResults};
+use crate::results::StudyResults;
 use crate::row::{Row, judge, runs};
 use crate::settings::Matching;
 use crate::table::Table;
@@ -44,8 +44,9 @@ impl Comparison {
         });
         let mut rows: Vec<Row> = rows.collect();
         judge(&mut rows, study.bounds());
-        let program = |run: &RunResult| (run.meta.commit.clone(), run.meta.cpu.clone());
-        let first = runs.iter().flatten().next().map(program);
+        let mut programs: Vec<_> = runs.iter().flatten().flat_map(|run| run.meta.programs()).collect();
+        programs.sort();
+        programs.dedup();
         Comparison {
             study: study.clone(),
             rows,
@@ -53,7 +54,7 @@ impl Comparison {
             effects: effects(study, runs),
             split_rule: runs.iter().flatten().next().map(|run| run.meta.split_rule.clone()),
             account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
-            same_program: runs.iter().flatten().all(|run| Some(program(run)) == first),
+            same_program: programs.len() < 2,
         }
     }
 

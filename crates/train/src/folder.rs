@@ -95,6 +95,14 @@ pub struct Meta {
     pub started: u64,
 }
 
+impl Meta {
+    /// The commits of the program that made the run, each with the processor.
+    pub fn programs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let later = self.resumed.iter().map(|resumed| (resumed.commit.as_str(), resumed.cpu.as_str()));
+        std::iter::once((self.commit.as_str(), self.cpu.as_str())).chain(later)
+    }
+}
+
 /// A run that went on after an interruption.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
@@ -102,6 +110,7 @@ pub struct Resumed {
     pub step: usize,
     /// Of the program that went on.
     pub commit: String,
+    pub cpu: String,
     /// Seconds since 1970.
     pub at: u64,
 }

@@ -290,7 +290,7 @@ impl ModuleVisitor for Moments {
         let named = |field: &str| format!("{}.momentum.{field}", param.id.val());
         let shape = param.val().shape();
         let is_there = |field: &&str| self.tensors.get(&named(field)).is_some_and(|found| *found == shape);
-        if !["moment_1", "moment_2"].iter().all(|field| is_there(field)) || !self.times.contains(&named("time")) {
+        if !["moment_1", "moment_2"].iter().all(is_there) || !self.times.contains(&named("time")) {
             self.wrong = Some(format!("it lacks the moments of a parameter of shape {:?}", shape.as_slice()));
         }
     }

@@ -174,8 +174,8 @@ fn train(
     })? {
         Some((learner, state)) => {
             let mut meta = folder.meta()?;
-            let Provenance { commit, .. } = provenance;
-            meta.resumed.push(Resumed { step: state.step, commit, at: now() });
+            let commit = provenance.commit;
+            meta.resumed.push(Resumed { step: state.step, commit, cpu: cpu(), at: now() });
             folder.write_json("meta.json", &meta)?;
             tracing::info!(step = state.step, "goes on");
             (learner, state)
@@ -265,21 +265,24 @@ fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     write().with_context(|| unwritable(&path))
 }
 
+fn cpu() -> String {
+    let mut system = sysinfo::System::new();
+    system.refresh_cpu_all();
+    system.cpus().first().map_or("unknown".to_string(), |cpu| cpu.brand().trim().to_string())
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
     let budget = config.model.budget(config.vocab_size);
-    let mut system = sysinfo::System::new();
-    system.refresh_cpu_all();
-    let cpu = system.cpus().first().map_or("unknown".to_string(), |cpu| cpu.brand().trim().to_string());
     Meta {
         commit: provenance.commit,
         version: provenance.version,
         burn: "0.22.1".into(),
         os: sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.into()),
-        cpu,
+        cpu: cpu(),
         threads: std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(0),
         command: provenance.command,
         corpus_sha256: data.origin.sha256.clone(),
