@@ -9,7 +9,7 @@ use serde::Serialize;
 use study::{Answer, Claim, Finding, Plan, Report, Table, nearest};
 use train::{Backend, ConfigError, write_whole};
 
-use crate::cli::{Budget, Claims, Run, Study};
+use crate::cli::{Budget, Claims, How};
 use crate::processes::{self, Outcome};
 use crate::{print, studies};
 
@@ -97,16 +97,8 @@ fn answer(claim: &Claim, file: &Path, folder: &Path, args: &Claims) -> Result<Op
     if claim.is_counted() {
         return Ok(Some(claim.count(&plan)));
     }
-    let study = Study {
-        study: file.display().to_string(),
-        set: vec![],
-        seeds: None,
-        steps: None,
-        backend: Backend::Flex,
-        kernels: None,
-    };
-    let run = Run { study, jobs: None, max_memory: None, plain: true, out: folder.into() };
-    match processes::run_study(&mut plan, &run)? {
+    let how = How { jobs: None, max_memory: None, plain: true, out: folder.into() };
+    match processes::run_study(&mut plan, &how)? {
         Outcome::Stopped => Ok(None),
         Outcome::DiskFull => Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).context(plan.study.name),
         // Runs that failed are missing from the figures, which say how many seeds there are.

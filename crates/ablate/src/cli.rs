@@ -59,6 +59,12 @@ pub enum Command {
     Run(Run),
     /// Write the report of a study from its run folders, and print its table
     Report(Report),
+    /// Write the list of a study's runs, for a scheduler that starts each by its number
+    Plan(PlanStudy),
+    /// Submit what is missing of a study as a Slurm job array, with a report behind it
+    Submit(Submit),
+    /// Print how far each run of a study is, and what the queue says of it
+    Status(Report),
     /// Print every number of every run of a study as CSV: study, variant, seed, step, split, metric, value
     ExportMetrics(Report),
     /// List the studies in `experiments/`, or the runs below a folder
@@ -102,6 +108,12 @@ pub enum Command {
 pub struct Study {
     /// Name of a study in `experiments/`, or path of a study file
     pub study: String,
+    #[command(flatten)]
+    pub changes: Changes,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Changes {
     /// Set a key for the reference and every variant that does not set it itself, as in `--set model.norm=rmsnorm`; can
     /// be given more than once
     #[arg(long, value_name = "KEY=VALUE")]
@@ -121,10 +133,26 @@ pub struct Study {
     pub kernels: Option<Kernels>,
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Debug, Args)]
 pub struct Run {
+    /// Name of a study in `experiments/`, or path of a study file
+    #[arg(required_unless_present = "plan", conflicts_with = "plan")]
+    pub study: Option<String>,
     #[command(flatten)]
-    pub study: Study,
+    pub changes: Changes,
+    #[command(flatten)]
+    pub how: How,
+    /// Train one run of a plan, that `ablate plan` has written, in this process; nothing is done if it is complete
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["set", "seeds", "steps", "kernels", "jobs", "max_memory", "plain"])]
+    pub plan: Option<PathBuf>,
+    /// Which run of the plan [default: SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, as the scheduler sets it]
+    #[arg(long, value_name = "N", requires = "plan")]
+    pub index: Option<usize>,
+}
+
+/// How the runs of a study are carried out.
+#[derive(Clone, Debug, Args)]
+pub struct How {
     /// Runs at a time [default: one per core]; each has its share of the cores as threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
@@ -136,6 +164,30 @@ pub struct Run {
     #[arg(long)]
     pub plain: bool,
     /// Folder for results: run folders and reports go to OUT/STUDY
+    #[arg(long, default_value = "runs")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanStudy {
+    #[command(flatten)]
+    pub study: Study,
+    /// Folder for results: the plan goes to OUT/STUDY/plan.jsonl
+    #[arg(long, default_value = "runs")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Submit {
+    #[command(flatten)]
+    pub study: Study,
+    /// Submit to Slurm, as the study's table `[slurm]` says
+    #[arg(long, required = true)]
+    pub slurm: bool,
+    /// Print the scripts, and write and submit nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Folder for results, which all nodes see
     #[arg(long, default_value = "runs")]
     pub out: PathBuf,
 }
@@ -157,8 +209,8 @@ pub struct Sample {
     #[arg(long, default_value = "")]
     pub prompt: String,
     /// Tokens to write
-    #[arg(long, default_value_t = 300, value_name = "N")]
-    pub tokens: usize,
+    #[arg(long, default_value_t = 300, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub tokens: u32,
     /// Spread of the choice: 1 as the model has it, 0 always the likeliest token
     #[arg(long, default_value_t = 0.8, value_parser = temperature)]
     pub temperature: f64,
@@ -367,6 +419,9 @@ pub struct Worker {
     pub command: String,
     #[arg(long)]
     pub dashboard: bool,
+    /// The process of the study, with which this one ends
+    #[arg(long)]
+    pub parent: Option<i32>,
 }
 
 /// Training steps by number, in a process of its own.
@@ -393,7 +448,7 @@ fn bytes(text: &str) -> Result<f64, String> {
         Some((number, "K" | "k")) => (number, 1 << 10),
         Some((number, "M" | "m")) => (number, 1 << 20),
         Some((number, "G" | "g")) => (number, 1 << 30),
-        _ => (text, 1),
+        _ => ("", 1),
     };
     match number.parse::<f64>() {
         Ok(value) if value.is_finite() && value > 0.0 => Ok(value * f64::from(unit)),
@@ -421,11 +476,8 @@ mod tests {
 
     #[test]
     fn sizes_are_read() {
-        assert_eq!(
-            ["8G", "500m", "1.5k", "7"].map(|text| bytes(text).unwrap()),
-            [8589934592.0, 524288000.0, 1536.0, 7.0]
-        );
-        assert!(["", "G", "-1G", "8T", "nan", "infG", "8 GiB"].iter().all(|text| bytes(text).is_err()));
+        assert_eq!(["8G", "500m", "1.5k"].map(|text| bytes(text).unwrap()), [8589934592.0, 524288000.0, 1536.0]);
+        assert!(["", "G", "8", "-1G", "8T", "nan", "infG", "8 GiB"].iter().all(|text| bytes(text).is_err()));
     }
 
     #[test]

@@ -9,14 +9,17 @@ mod processes;
 mod rerun;
 mod resources;
 mod screen;
+mod slurm;
 mod stop;
 mod studies;
+mod tasks;
 mod watch;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -49,9 +52,11 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<u8> {
     match command {
+        Command::Run(cli::Run { plan: Some(file), index, .. }) => tasks::run(&file, index),
         Command::Run(run) => {
-            let mut plan = plan(&run.study)?;
-            Ok(match processes::run_study(&mut plan, &run)? {
+            let study = run.study.expect("clap asks for a study or a plan");
+            let mut plan = plan(&cli::Study { study, changes: run.changes })?;
+            Ok(match processes::run_study(&mut plan, &run.how)? {
                 Outcome::Ended => 0,
                 Outcome::SomeFailed => 1,
                 Outcome::AllDiverged => 3,
@@ -66,6 +71,13 @@ fn dispatch(command: Command) -> Result<u8> {
             report.write(&folder)?;
             print(&format!("Report: {}\n", folder.join("report.html").display()))
         }
+        Command::Plan(args) => {
+            let tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
+            tasks.write()?;
+            print(&format!("{}: {} runs\n", tasks.file().display(), tasks.all.len()))
+        }
+        Command::Submit(args) => slurm::submit(&args),
+        Command::Status(args) => slurm::status(&study::folder_of(&args.study, &args.out)?),
         Command::List(args) => match &args.folder {
             None => print(&list()?),
             Some(folder) => {
@@ -82,8 +94,12 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&bench::forecast(&plan)?)
         }
         Command::Sample(args) => {
-            let sampling =
-                Sampling { prompt: args.prompt, n_tokens: args.tokens, temperature: args.temperature, seed: args.seed };
+            let sampling = Sampling {
+                prompt: args.prompt,
+                n_tokens: args.tokens as usize,
+                temperature: args.temperature,
+                seed: args.seed,
+            };
             print(&(train::sample(&RunFolder::new(args.run), &sampling)? + "\n"))
         }
         Command::Check => check(),
@@ -150,12 +166,13 @@ fn plain(c: char) -> char {
 
 fn plan(args: &cli::Study) -> Result<Plan> {
     let mut overrides = vec![];
-    for text in &args.set {
+    let cli::Changes { set, seeds, steps, backend, kernels } = &args.changes;
+    for text in set {
         overrides.push(Override::from_assignment(text)?);
     }
-    overrides.extend(args.seeds.map(|n| Override::from_option("--seeds", "seeds", n)));
-    overrides.extend(args.steps.map(|n| Override::from_option("--steps", "train.steps", n)));
-    Plan::read(&studies::find(&args.study)?, &overrides, args.backend, args.kernels)
+    overrides.extend(seeds.map(|n| Override::from_option("--seeds", "seeds", n)));
+    overrides.extend(steps.map(|n| Override::from_option("--steps", "train.steps", n)));
+    Plan::read(&studies::find(&args.study)?, &overrides, *backend, *kernels)
 }
 
 fn list() -> Result<String, ConfigError> {
@@ -203,27 +220,42 @@ const CHECKED: &str = "\
 shift-free and scale-free are properties, neither good nor bad: RMSNorm is not shift-free, LayerNorm is.
 ";
 
-/// Trains one run; the parent reads its folder.
+/// The process of one run; the parent reads its folder.
 fn work(worker: cli::Worker) -> Result<u8> {
     let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
     let stop = stop::of_worker(worker.dashboard)?;
-    std::fs::create_dir_all(&worker.folder)
-        .with_context(|| format!("{}: cannot be created", worker.folder.display()))?;
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(worker.folder.join("log.txt"));
-    let log = log.with_context(|| format!("{}: the log cannot be written", worker.folder.display()))?;
+    // A run whose study was killed must not train on unseen.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::USR1))?;
+    // It may have been killed before that.
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if worker.parent.is_some_and(|expected| parent != Some(expected)) {
+        return Ok(75);
+    }
+    let display = if worker.dashboard { Display::Dashboard } else { Display::Plain };
+    train_run(&config, &worker.folder, worker.command, display, stop)
+}
+
+/// Trains one run in this process.
+fn train_run(
+    config: &RunConfig,
+    folder: &Path,
+    command: String,
+    display: Display,
+    stop: Arc<AtomicBool>,
+) -> Result<u8> {
+    std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
+    let log = disk::open_to_append(&folder.join("log.txt"));
+    let log = log.with_context(|| format!("{}: the log cannot be written", folder.display()))?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();
     // This thread is one of those that compute: with one thread, nothing is handed over.
     rayon::ThreadPoolBuilder::new().use_current_thread().build_global().context("the threads cannot be started")?;
-    let provenance = Provenance {
-        commit: env!("ABLATE_COMMIT").into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: worker.command,
-    };
-    let display = if worker.dashboard { Display::Dashboard } else { Display::Plain };
-    Ok(match train::run(&config, &worker.folder, provenance, display, stop)? {
+    let version = env!("CARGO_PKG_VERSION").into();
+    let provenance = Provenance { commit: env!("ABLATE_COMMIT").into(), version, command };
+    Ok(match train::run(config, folder, provenance, display, stop)? {
         Ending::Done => {
             if config.seed == 0 {
-                write_sample(&RunFolder::new(&worker.folder));
+                write_sample(&RunFolder::new(folder));
             }
             0
         }

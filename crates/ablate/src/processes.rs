@@ -1,7 +1,7 @@
 //! Runs a study: one process per run, several at a time.
 
 use std::collections::VecDeque;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub enum Progress {
 /// Why a run has no result.
 pub struct Failure {
     pub message: String,
-    /// Whether files could not be written, which would befall the next run too.
+    /// Whether the disk is full, which would befall the next run too.
     is_disk: bool,
 }
 
@@ -82,32 +82,34 @@ enum View {
 }
 
 /// Trains what is missing of a study and writes its report.
-pub fn run_study(plan: &mut Plan, args: &cli::Run) -> Result<Outcome> {
-    let (tuning, tuning_runs) = plan.tuning_runs();
-    let at_once = most_at_once(plan, args.jobs.map_or(cores(), usize::from), args.max_memory)?;
+pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
+    let at_once = {
+        let most = plan.runs().len().max(plan.tuning_runs().1.len());
+        most_at_once(plan, how.jobs.map_or(cores(), usize::from).min(most), how.max_memory)?
+    };
     let stop = stop::on_signal()?;
-    let study_folder = args.out.join(&plan.study.name);
-    fs::create_dir_all(&study_folder).with_context(|| format!("{}: cannot be created", study_folder.display()))?;
+    let folder = how.out.join(&plan.study.name);
+    fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
-    let _lock = lock(&study_folder)?;
-    plan.study.write(&study_folder)?;
+    let _lock = lock(&folder)?;
+    let (place, tuning_runs) = plan.tuning_runs();
     if !tuning_runs.is_empty() {
-        let jobs = carry_out(plan, tuning_runs, &study_folder.join(tuning), at_once, args.plain, &stop)?;
+        let jobs = carry_out(plan, tuning_runs, &folder, &place, at_once, how.plain, &stop)?;
         if let Some(outcome) = incomplete(&jobs) {
             // Rates that were chosen among what is left would not be those that the study asks for.
             print(&format!("\nLearning rates are not chosen yet. {}", without_result(&jobs)))?;
             return Ok(outcome);
         }
-        plan.choose_rates(&study_folder)?;
-        plan.study.write(&study_folder)?;
+        plan.choose_rates(&folder)?;
     }
-    let jobs = carry_out(plan, plan.runs(), &study_folder, at_once, args.plain, &stop)?;
+    let jobs = carry_out(plan, plan.runs(), &folder, Path::new(""), at_once, how.plain, &stop)?;
     if stop.stop_at_once() {
         return Ok(Outcome::Stopped);
     }
-    let all_diverged = report(&jobs, &study_folder)?;
+    let all_diverged = report(&jobs, &folder)?;
     Ok(match incomplete(&jobs) {
         Some(outcome) => outcome,
+        // Asked for while the report was written.
         None if stop.stop() => Outcome::Stopped,
         None if all_diverged => Outcome::AllDiverged,
         None => Outcome::Ended,
@@ -127,33 +129,45 @@ fn incomplete(jobs: &[Job]) -> Option<Outcome> {
     }
 }
 
-/// Trains those of these runs that are not complete in `folder`.
+/// Trains those of these runs that are not complete in `place` below a study's folder.
 fn carry_out(
     plan: &Plan,
     configs: Vec<RunConfig>,
-    folder: &Path,
+    study_folder: &Path,
+    place: &Path,
     at_once: usize,
     plain: bool,
     stop: &Requests,
 ) -> Result<Vec<Job>> {
+    let folder = study_folder.join(place);
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
-    let mut jobs = vec![];
-    // All that could be refused is, before anything is moved.
-    for config in &configs {
-        let folder = RunFolder::within(folder, &config.variant, config.seed);
-        if !has_ended(&folder)? {
-            refuse_another(&folder, config)?;
+    let in_folder = |config: RunConfig| {
+        let run = RunFolder::within(&folder, &config.variant, config.seed);
+        (config, run)
+    };
+    let runs: Vec<(RunConfig, RunFolder)> = configs.into_iter().map(in_folder).collect();
+    // All that can be refused is, before anything is moved or written.
+    let mut missing = vec![];
+    for (config, run) in &runs {
+        if !is_complete(run, config)? {
+            if !has_ended(run)? {
+                refuse_another(run, config)?;
+            }
+            missing.push((config.clone(), run.clone()));
         }
     }
-    for config in configs {
-        let run_folder = RunFolder::within(folder, &config.variant, config.seed);
-        let complete = set_up(&run_folder, &config, folder)?;
-        let progress = if complete { Progress::Complete } else { Progress::Waiting };
-        jobs.push(Job { config, folder: run_folder, progress, is_let_go: false, is_retried: false });
+    check_space(&missing, at_once.min(missing.len()), study_folder)?;
+    plan.study.write(study_folder)?;
+    let mut jobs = vec![];
+    for (config, run) in runs {
+        let progress = if is_complete(&run, &config)? { Progress::Complete } else { Progress::Waiting };
+        if matches!(progress, Progress::Waiting) {
+            make_room(&run, &config, &folder)?;
+        }
+        jobs.push(Job { config, folder: run, progress, is_let_go: false, is_retried: false });
     }
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = at_once.min(waiting.len()).max(1);
-    check_space(waiting.iter().map(|&i| &jobs[i].config), at_once, folder)?;
     let threads = (cores() / at_once).max(1);
     let train = |job: &Job| (job.config.train.warmup_steps, job.config.train.steps);
     if let Some((warmup, steps)) = jobs.iter().map(train).find(|(warmup, steps)| warmup * 3 > *steps) {
@@ -168,35 +182,50 @@ fn carry_out(
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
     };
     if matches!(view, View::Plain) {
+        let n_begun = waiting.iter().filter(|&&i| jobs[i].folder.is_begun()).count();
         let name = &plan.study.name;
-        let what = if folder.ends_with(name) { name.clone() } else { format!("{name}, learning rates") };
+        let what = if place == Path::new("") { name.clone() } else { format!("{name}, learning rates") };
         print(&format!(
-            "{what}: {n_variants} variants, {n_runs} runs, {} to do ({} complete), {at_once} at a time with {threads} thread(s)\n",
+            "{what}: {n_variants} variants, {n_runs} runs, {} to do ({} complete, {n_begun} half-finished), {at_once} at a time with \
+             {threads} thread{}\n",
             waiting.len(),
             jobs.len() - waiting.len(),
+            if threads == 1 { "" } else { "s" },
         ))?;
     }
     let supervised = supervise(&mut jobs, waiting, at_once, threads, &mut view, stop);
+    if let (View::Dashboard(terminal), true) = (&view, stop.stop_at_once()) {
+        terminal.take_back();
+    }
     // The terminal is given back before anything else is said.
     drop(view);
     supervised?;
     Ok(jobs)
 }
 
-fn has_ended(folder: &RunFolder) -> Result<bool> {
+pub fn has_ended(folder: &RunFolder) -> Result<bool> {
     Ok(folder.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)))
 }
 
-/// Whether the run is complete already. A run of another config that lies in its place is kept aside.
-fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result<bool> {
+/// Whether nothing is left to do for a config in a run's folder.
+pub fn is_complete(folder: &RunFolder, config: &RunConfig) -> Result<bool> {
+    let steps = |earlier: &RunConfig| earlier.train.steps;
+    let is_same = folder.config().is_ok_and(|own| config.continues(&own) && steps(&own) == steps(config));
+    let is_complete = has_ended(folder)? && is_same;
+    if is_complete {
+        folder.check_files()?;
+    }
+    Ok(is_complete)
+}
+
+/// Keeps a run of another config aside that lies in the place of one, and what is damaged.
+pub fn make_room(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result<()> {
     if folder.status()?.is_none() {
-        return Ok(false);
+        return Ok(());
     }
     let earlier = match folder.config() {
-        Ok(earlier) if config.continues(&earlier) => {
-            return Ok(has_ended(folder)? && config.train.steps == earlier.train.steps);
-        }
-        Ok(earlier) => format!("a run of another configuration ({})", config.differences(&earlier).join("; ")),
+        Ok(earlier) if config.continues(&earlier) => return Ok(()),
+        Ok(earlier) => format!("a run of another configuration ({})", config.changes_since(&earlier)),
         Err(_) => "a damaged run".to_string(),
     };
     let _lock = lock(&folder.path)?;
@@ -206,7 +235,7 @@ fn set_up(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result
     let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&folder.path, &aside));
     moved.with_context(|| format!("{}: cannot be moved to {}", folder.path.display(), aside.display()))?;
     warn(&format!("{} held {earlier}; it is now in {}", folder.path.display(), aside.display()));
-    Ok(false)
+    Ok(())
 }
 
 /// Keeps `at_once` runs going until none is left or a stop is asked for.
@@ -220,11 +249,14 @@ fn supervise(
 ) -> Result<()> {
     let mut asked = false;
     loop {
-        while !asked && jobs.iter().filter(|job| job.is_running()).count() < at_once {
+        while !asked && !stop.stop() && jobs.iter().filter(|job| job.is_running()).count() < at_once {
             let Some(next) = waiting.pop_front() else { break };
             jobs[next].progress = match spawn(&jobs[next], threads, view) {
                 Ok(worker) => Progress::Running(worker),
-                Err(error) => Progress::Failed(Failure::new(format!("{error:#}"))),
+                Err(error) => {
+                    let is_disk = is_full(&jobs[next]);
+                    Progress::Failed(Failure { message: format!("{error:#}"), is_disk })
+                }
             };
         }
         if !jobs.iter().any(Job::is_running) {
@@ -251,13 +283,10 @@ fn supervise(
         }
         if stop.stop_at_once() {
             jobs.iter_mut().for_each(Job::kill);
-            if let View::Dashboard(terminal) = view {
-                terminal.take_back();
-            }
             return Ok(());
         }
         for (i, job) in jobs.iter_mut().enumerate() {
-            job.collect(view)?;
+            job.collect(view, asked)?;
             if matches!(job.progress, Progress::Waiting) && job.is_retried && !waiting.contains(&i) {
                 waiting.push_front(i);
             }
@@ -286,8 +315,8 @@ impl Job {
         matches!(self.progress, Progress::Stopped | Progress::Waiting)
     }
 
-    /// Takes note of its end.
-    fn collect(&mut self, view: &View) -> Result<()> {
+    /// Takes note of its end, which may have been asked for.
+    fn collect(&mut self, view: &View, asked: bool) -> Result<()> {
         let Progress::Running(worker) = &mut self.progress else { return Ok(()) };
         let Some(code) = worker.child.try_wait().context("waiting for a run")? else { return Ok(()) };
         if let Some(lines) = worker.lines.take() {
@@ -301,6 +330,8 @@ impl Job {
         self.progress = match code.code() {
             Some(0 | 3) => Progress::Ended,
             Some(75) => Progress::Stopped,
+            // Before it listens, a request ends it as any program.
+            None if asked || self.is_let_go => Progress::Stopped,
             // Ended from outside, as for want of memory: it may come through a second time.
             None if !self.is_retried => {
                 warn(&format!("{}: its process was ended ({code}); it is started again", self.config.label()));
@@ -309,9 +340,12 @@ impl Job {
             }
             None => Progress::Failed(Failure::new(format!("its process was ended twice ({code}); {}", log()))),
             Some(code) => {
-                let message = status.and_then(|status| status.message);
-                let message = message.unwrap_or_else(|| format!("ended with exit code {code}; {}", log()));
-                Progress::Failed(Failure { message, is_disk: code == 6 })
+                let holder =
+                    || (code == 4).then(|| lock(&self.folder.path).err().map(|held| held.to_string())).flatten();
+                let message = status.and_then(|status| status.message).or_else(holder);
+                let what = if code == 6 { "its files could not be written" } else { "it failed" };
+                let message = message.unwrap_or_else(|| format!("{what} (exit code {code}); {}", log()));
+                Progress::Failed(Failure { message, is_disk: code == 6 && is_full(self) })
             }
         };
         Ok(())
@@ -333,6 +367,11 @@ impl Job {
     }
 }
 
+/// Whether the disk is too full for the checkpoints of a run.
+fn is_full(job: &Job) -> bool {
+    disk::free_space(&job.folder.path).is_ok_and(|free| (free as f64) < job.config.disk_needs().meanwhile)
+}
+
 /// This program, to be started again. Its file may have been replaced since: on Linux the system still knows it.
 pub fn own_program() -> Result<Command> {
     let running = Path::new("/proc/self/exe");
@@ -352,7 +391,7 @@ pub fn ask_to_stop(child: &Child) {
 fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     let path = &job.folder.path;
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
-    let log = OpenOptions::new().create(true).append(true).open(path.join("log.txt"));
+    let log = disk::open_to_append(&path.join("log.txt"));
     let log = log.with_context(|| format!("{}: the log cannot be written", path.display()))?;
     let mut command = worker(path, &job.config)?;
     command.env("RAYON_NUM_THREADS", threads.to_string());
@@ -382,11 +421,12 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
 pub fn worker(folder: &Path, config: &RunConfig) -> Result<Command> {
     let mut command = own_program()?;
     command.arg("worker").arg(folder).arg(toml::to_string(config)?).arg("--command").arg(command_line());
+    command.arg("--parent").arg(std::process::id().to_string());
     Ok(command)
 }
 
 /// The command as typed, but for the path of the program.
-fn command_line() -> String {
+pub fn command_line() -> String {
     let quoted = |arg: String| if arg.contains([' ', '"', '\'', '$']) { format!("'{arg}'") } else { arg };
     std::iter::once("ablate".to_string())
         .chain(std::env::args_os().skip(1).map(|arg| quoted(arg.to_string_lossy().into_owned())))
@@ -402,7 +442,9 @@ fn without_result(jobs: &[Job]) -> String {
         _ => None,
     });
     let lines: String = without.map(|(job, why)| format!("{:<24}  {why}\n", job.config.label())).collect();
-    if lines.is_empty() { lines } else { format!("Without a result:\n{lines}\n") }
+    let begun = jobs.iter().filter(|job| job.is_stopped()).any(|job| job.folder.is_begun());
+    let saved = if begun { "What was done is saved: the same command goes on.\n" } else { "" };
+    if lines.is_empty() { lines } else { format!("Without a result:\n{lines}{saved}\n") }
 }
 
 /// Writes the report, and prints what was found and what failed; true when nothing but divergence was found.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use train::{BadFile, ConfigError, RunFolder, State, first_difference};
+use train::{ConfigError, RunFolder, first_difference};
 
 use crate::cli::Rerun;
 use crate::processes::{ask_to_stop, worker};
@@ -13,10 +13,7 @@ use crate::{print, stop};
 
 pub fn run(args: &Rerun) -> Result<u8> {
     let first = RunFolder::new(&args.run);
-    if first.status()?.is_none_or(|status| status.state != State::Done) {
-        return Err(BadFile::new(&args.run, "is not the folder of a finished run").into());
-    }
-    let (config, meta) = (first.config()?, first.meta()?);
+    let (config, meta) = (first.finished()?, first.meta()?);
     if args.verify {
         // What cannot be compared is to be known before it is trained again.
         first_difference(&first, &first)?;
@@ -33,7 +30,10 @@ pub fn run(args: &Rerun) -> Result<u8> {
         if let Some(ended) = worker.try_wait().context("waiting for the run")? {
             break ended;
         }
-        if stop.stop() && !asked {
+        if stop.stop_at_once() {
+            // It may have ended in the meantime.
+            let _ = worker.kill();
+        } else if stop.stop() && !asked {
             asked = true;
             ask_to_stop(&worker);
         }

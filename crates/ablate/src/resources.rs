@@ -4,9 +4,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use disk::free_space;
+use disk::{free_space, size_of};
 use study::Plan;
-use train::{ConfigError, RunConfig};
+use train::{ConfigError, RunConfig, RunFolder};
+
+use crate::warn;
 
 /// Processor cores that this process may use.
 pub fn cores() -> usize {
@@ -14,49 +16,65 @@ pub fn cores() -> usize {
 }
 
 /// How many runs of a study fit into memory at a time: no more than `wanted`. `most` is the memory that they may take together, in
-/// bytes; by default all that this machine, or this process's control group, has.
+/// bytes; by default all that this machine has. A GPU's memory is not looked at.
 ///
 /// # Errors
 /// Not one fits.
 pub fn most_at_once(plan: &Plan, wanted: usize, most: Option<f64>) -> Result<usize, ConfigError> {
-    let (needed, there) = (plan.memory_bytes(), most.unwrap_or_else(machine_memory));
+    let Some(needed) = plan.memory_bytes() else { return Ok(wanted) };
+    let there = most.unwrap_or_else(machine_memory);
     if needed > there {
-        let gib = |bytes: f64| bytes / f64::from(1 << 30);
         return Err(ConfigError(format!(
-            "a run needs about {:.1} GiB of memory, and {:.1} GiB is there; lower train.batch_size or the sizes of the model, raise \
+            "a run needs about {} of memory, and it may have {}; lower train.batch_size or the sizes of the model, raise \
              train.accumulate, or raise --max-memory",
-            gib(needed),
-            gib(there)
+            size(needed),
+            size(there)
         )));
     }
-    Ok(((there / needed) as usize).min(wanted))
+    // What is estimated may be a third more.
+    let fit = ((there / (1.3 * needed)) as usize).max(1);
+    if fit < wanted {
+        warn(&format!(
+            "{fit} instead of {wanted} at a time: each run needs about {} of {} memory",
+            size(needed),
+            size(there)
+        ));
+    }
+    Ok(fit.min(wanted))
 }
 
 fn machine_memory() -> f64 {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
+    // Of a container, which has a root of its own.
     let group = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
     system.total_memory().min(group) as f64
 }
 
-/// Refuses what the disk cannot hold, before it is full.
+/// Refuses what the disk cannot hold, before it is full. What the runs have there already counts as free.
 ///
 /// # Errors
 /// An I/O error that says how much is needed and how much is free.
-pub fn check_space<'a>(runs: impl Iterator<Item = &'a RunConfig>, at_once: usize, folder: &Path) -> Result<()> {
-    let (mut kept, mut meanwhile) = (0.0, 0.0f64);
-    for (own, its_checkpoints) in runs.map(RunConfig::disk_bytes) {
-        kept += own;
-        meanwhile = meanwhile.max(its_checkpoints);
+pub fn check_space(jobs: &[(RunConfig, RunFolder)], at_once: usize, folder: &Path) -> Result<()> {
+    let (mut kept, mut meanwhile, mut there) = (0.0, 0.0f64, 0.0);
+    for (config, run) in jobs {
+        let needs = config.disk_needs();
+        kept += needs.kept;
+        meanwhile = meanwhile.max(needs.meanwhile);
+        there += size_of(&run.path) as f64;
     }
     let needed = kept + meanwhile * at_once as f64;
     // A system that does not say how much is free may have enough.
     let Ok(free) = free_space(folder) else { return Ok(()) };
-    if needed <= free as f64 {
+    let free = free as f64 + there;
+    if needed <= free {
         return Ok(());
     }
-    let mega = |bytes: f64| format!("{:.0} MB", bytes / 1e6);
-    let (needed, free) = (mega(needed), mega(free as f64));
-    let problem = format!("the runs need about {needed} on this disk, and {free} are free");
+    let problem = format!("the runs need about {} on this disk, and {} is free", size(needed), size(free));
     Err(std::io::Error::new(ErrorKind::StorageFull, problem)).with_context(|| folder.display().to_string())
+}
+
+/// Bytes as `340 MB` or `1.2 GB`.
+pub fn size(bytes: f64) -> String {
+    if bytes < 1e9 { format!("{:.0} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) }
 }

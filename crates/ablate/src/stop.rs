@@ -68,9 +68,6 @@ pub fn of_worker(dashboard: bool) -> Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     signal_hook::flag::register(SIGUSR1, stop.clone())?;
-    // A run whose study was killed must not train on unseen.
-    #[cfg(target_os = "linux")]
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::USR1))?;
     if dashboard {
         std::thread::spawn(keep_interrupts);
     }

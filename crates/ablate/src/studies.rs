@@ -36,6 +36,9 @@ pub fn find(study: &str) -> Result<PathBuf, ConfigError> {
     if Path::new(study).is_file() {
         return Ok(study.into());
     }
+    if Path::new(study).exists() {
+        return Err(ConfigError(format!("`{study}` is not a regular file: a study is a TOML file")));
+    }
     let mut names: Vec<String> = all().into_iter().map(|(name, _)| name).collect();
     if names.is_empty() {
         return Err(ConfigError(format!(

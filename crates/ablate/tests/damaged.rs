@@ -1,4 +1,5 @@
-//! Every file that is read, damaged at random: an answer or an error in words, soon, and never more memory than the file is worth.
+//! Every file that is read, damaged at random: an answer or an error in words, soon, and never a piece of memory that the file is not
+//! worth.
 //!
 //! `ABLATE_CASES` says how many of each kind; the recipe `fuzz` sets it high. The cases are the same each time.
 

@@ -35,6 +35,11 @@ impl Bytes {
         Ok(Bytes { storage: Arc::new(Storage::Mapped(map)), range })
     }
 
+    /// Whether they lie in a file.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(*self.storage, Storage::Mapped(_))
+    }
+
     /// A part of these bytes.
     pub(crate) fn slice(&self, range: Range<usize>) -> Self {
         debug_assert!(range.start <= range.end && range.end <= self.len());

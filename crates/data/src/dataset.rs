@@ -225,6 +225,11 @@ impl Dataset {
         self.train.len() - self.n_context()
     }
 
+    /// Tokens of both splits that are in memory instead of in a mapped file.
+    pub fn n_in_memory(&self) -> usize {
+        [&self.train, &self.valid].into_iter().filter(|tokens| !tokens.bytes.is_mapped()).map(Tokens::len).sum()
+    }
+
     /// Tokens before the training split.
     fn n_context(&self) -> usize {
         usize::from(self.starts.is_some())

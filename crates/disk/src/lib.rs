@@ -3,11 +3,11 @@
 mod lock;
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-pub use lock::{Locked, is_locked, lock};
+pub use lock::{Locked, is_locked, lock, lock_within};
 
 /// Everything that a run does to its disk, so that a test can make each call fail.
 pub trait Storage: Send + Sync {
@@ -21,10 +21,10 @@ pub trait Storage: Send + Sync {
     fn cut(&self, file: &File, bytes: u64) -> io::Result<()>;
     /// Returns when a file, or the list of what is in a folder, is on the disk.
     fn sync(&self, path: &Path) -> io::Result<()>;
-    /// Gives a file or a folder another name, in place of a file that has it.
+    /// Gives a file or a folder another name, in place of a file or an empty folder that has it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a folder and what is in it; of a link, the link.
-    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Removes a file, or a folder and what is in it; of a link, the link.
+    fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Writes a file whole or not at all, and returns when it is on the disk.
     fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -64,8 +64,11 @@ impl Storage for Disk {
         fs::rename(from, to)
     }
 
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir_all(path)
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match fs::symlink_metadata(path)?.is_dir() {
+            true => fs::remove_dir_all(path),
+            false => fs::remove_file(path),
+        }
     }
 }
 
@@ -104,6 +107,17 @@ pub fn read_small_text(path: &Path) -> io::Result<String> {
 
 const SMALL: u64 = 1 << 20;
 
+/// Opens a file to add to its end, and makes it if it is not there.
+///
+/// # Errors
+/// Something is there that is no regular file: a pipe would wait for its other end.
+pub fn open_to_append(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file; move it away"));
+    }
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
 /// Bytes that can still be written where a path is, or will be.
 ///
 /// # Errors
@@ -113,6 +127,17 @@ pub fn free_space(path: &Path) -> io::Result<u64> {
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
     let disk = rustix::fs::statvfs(there)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Bytes of the files in a folder and below; nothing of what cannot be read, or lies behind a link.
+pub fn size_of(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => size_of(&entry.path()),
+        Ok(meta) if meta.is_file() => meta.len(),
+        _ => 0,
+    };
+    entries.map(size).sum()
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
@@ -171,7 +196,7 @@ mod tests {
         fs::create_dir(&precious).unwrap();
         fs::write(precious.join("x"), "1").unwrap();
         std::os::unix::fs::symlink(&precious, &link).unwrap();
-        Disk.remove_dir(&link).unwrap();
+        Disk.remove(&link).unwrap();
         assert!(precious.join("x").exists() && !link.exists());
     }
 }

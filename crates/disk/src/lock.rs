@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A folder could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -25,26 +25,38 @@ fn holder(by: &str) -> String {
 const NAME: &str = ".lock";
 
 /// Who only looks whether a folder is held ([`is_locked`]) holds it for a moment.
-const TRIES: usize = 5;
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// Takes a folder for this process until the file is dropped; the system gives it back when the process ends, however it ends.
 ///
 /// # Errors
 /// [`Locked`] when another process holds it, which is named.
 pub fn lock(folder: &Path) -> Result<File, Locked> {
+    lock_within(folder, MOMENT)
+}
+
+/// As [`lock`], for which it waits so long.
+///
+/// # Errors
+/// As there.
+pub fn lock_within(folder: &Path, patience: Duration) -> Result<File, Locked> {
+    let start = Instant::now();
     let path = folder.join(NAME);
     let unusable = |source| Locked::Io { path: path.clone(), source };
     // What the holder wrote stays until the lock is ours.
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = file.map_err(unusable)?;
-    for _ in 0..TRIES {
+    loop {
         match file.try_lock() {
             Ok(()) => {
                 // A full disk is for others to find: the lock holds without a word.
                 let _ = file.set_len(0).and_then(|()| file.write_all(own_name().as_bytes()));
                 return Ok(file);
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(20))
+            }
+            Err(TryLockError::WouldBlock) => break,
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
     }

@@ -169,30 +169,31 @@ mod tests {
 
     #[test]
     fn the_first_part_that_overflows_is_named() {
-        struct Blow(&'static str, Vec<String>);
+        struct Blow(&'static str, f32, Vec<String>);
         impl ModuleMapper for Blow {
             fn enter_module(&mut self, name: &str, _container: &str) {
-                self.1.push(name.into());
+                self.2.push(name.into());
             }
             fn exit_module(&mut self, _name: &str, _container: &str) {
-                self.1.pop();
+                self.2.pop();
             }
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let is_it = self.1.join(".") == self.0;
-                param.map(|weights| if is_it { weights * f32::MAX } else { weights })
+                let is_it = self.2.join(".") == self.0;
+                param.map(|weights| if is_it { weights * self.1 } else { weights })
             }
         }
         let device = Device::flex();
         let decoder = || tiny().init(11, 0, Kernels::Fused, &device);
         let first = |decoder: Decoder| decoder.first_not_finite(ids(&[vec![1, 2, 3]], &device));
         assert_eq!(first(decoder()), None);
-        for (weights, part) in [
-            ("token_embedding.weight", "token_embedding"),
-            ("blocks.0.ffn.down.weight", "blocks.0"),
-            ("blocks.1.attn.v.weight", "blocks.1"),
-            ("final_norm.LayerNorm.gamma", "head"),
+        for (weights, factor, part) in [
+            ("token_embedding.weight", f32::INFINITY, "token_embedding"),
+            ("blocks.0.ffn.down.weight", f32::INFINITY, "blocks.0"),
+            ("blocks.1.attn.v.weight", f32::INFINITY, "blocks.1"),
+            ("final_norm.LayerNorm.gamma", f32::INFINITY, "final_norm"),
         ] {
-            let blown = decoder().map(&mut Blow(weights, vec![]));
+            let mut blow = Blow(weights, factor, vec![]);
+            let blown = decoder().map(&mut blow);
             assert_eq!(first(blown).as_deref(), Some(part), "{weights}");
         }
     }

@@ -116,7 +116,13 @@ impl Comparison {
         }
         for row in &self.rows {
             if row.n_diverged > 0 {
-                notes.push(format!("{}: {}; the figures leave that out.", row.variant, row.divergence()));
+                let first = row.diverged_by.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+                notes.push(format!("{}: {}; the figures leave that out{first}.", row.variant, row.divergence()));
+            }
+            if row.n_spikes > 0 {
+                let skipped = if row.skips_spikes { "; these steps were skipped" } else { "" };
+                let steps = if row.n_spikes == 1 { "1 step".into() } else { format!("{} steps", row.n_spikes) };
+                notes.push(format!("{}: the training loss leapt in {steps}{skipped} (train.on_spike).", row.variant));
             }
             if row.n_unfinished > 0 {
                 notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
@@ -327,6 +333,7 @@ mod tests {
     use super::*;
     use crate::plan::Factor;
     use crate::plan::tests::plan;
+    use crate::results::RunResult;
     use data::{Class, ClassAccount, Split};
     use train::{Meta, MetricLine, State};
 
@@ -378,6 +385,7 @@ mod tests {
             config: train::RunConfig { variant: variant.into(), seed, ..config },
             meta,
             metrics,
+            message: None,
             sample: None,
         }
     }

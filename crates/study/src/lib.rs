@@ -20,7 +20,7 @@ mod table;
 
 pub use claim::{Answer, Claim, Finding};
 pub use compare::Comparison;
-pub use list::{Order, RunState, list};
+pub use list::{Order, RunState, list, run_state};
 pub use numbers::grouped;
 pub use overrides::{Override, nearest};
 pub use plan::{Factor, Plan, Study, Sweep, Variant, description};

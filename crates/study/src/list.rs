@@ -64,6 +64,9 @@ pub fn list(
     part: &str,
     order: Order,
 ) -> Result<(Table, Vec<PathBuf>), BadFile> {
+    if !folder.exists() {
+        return Err(BadFile::new(folder, "there is no such folder; a study makes its own when it is run"));
+    }
     fs::read_dir(folder).map_err(|error| BadFile::new(folder, format!("cannot be read: {error}")))?;
     let (mut paths, mut unreadable) = (vec![], vec![]);
     find(folder, MOST_LEVELS, &mut paths, &mut unreadable);
@@ -116,6 +119,24 @@ fn find(folder: &Path, levels: usize, into: &mut Vec<PathBuf>, unreadable: &mut 
     }
 }
 
+/// The state of a run and the steps it has taken; no state if it has not started, or says nothing that can be read.
+pub fn run_state(folder: &RunFolder) -> (Option<RunState>, usize) {
+    let status = folder.status().ok().flatten();
+    let (last_step, _) = last_lines(&folder.metrics_path());
+    (status.map(|status| state_of(status.state, &folder.path)), last_step)
+}
+
+fn state_of(state: State, path: &Path) -> RunState {
+    match state {
+        State::Running if !disk::is_locked(path) => RunState::Stale,
+        State::Running => RunState::Running,
+        State::Stopped => RunState::Stopped,
+        State::Failed => RunState::Failed,
+        State::Diverged => RunState::Diverged,
+        State::Done => RunState::Done,
+    }
+}
+
 impl Listed {
     /// What can be read of a run; what cannot is left out, for a list is no place to stop.
     fn read(name: String, path: &Path) -> Self {
@@ -131,14 +152,7 @@ impl Listed {
         let folder = RunFolder::new(path);
         let status = folder.status().ok().flatten();
         let (last_step, valid) = last_lines(&folder.metrics_path());
-        let state = match status.as_ref().map_or(State::Failed, |status| status.state) {
-            State::Running if !disk::is_locked(path) => RunState::Stale,
-            State::Running => RunState::Running,
-            State::Stopped => RunState::Stopped,
-            State::Failed => RunState::Failed,
-            State::Diverged => RunState::Diverged,
-            State::Done => RunState::Done,
-        };
+        let state = status.as_ref().map_or(RunState::Failed, |status| state_of(status.state, path));
         let config = read_text(&path.join("config.toml")).ok().and_then(|text| toml::from_str::<Config>(&text).ok());
         let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
         let modified = modified(&folder.metrics_path()).or_else(|| modified(&path.join("status.json")));

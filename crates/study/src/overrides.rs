@@ -227,8 +227,8 @@ pub(crate) fn parse(text: &str, file: &str) -> Result<StudyText, ConfigError> {
     let reader = Reader { text, file };
     let (mut own, mut variants, mut factors) = (vec![], vec![], vec![]);
     for (key, value) in document.get_ref() {
-        if key.get_ref() == "claim" {
-            // What the study is made for; see `claim.rs`.
+        if ["claim", "slurm"].contains(&key.get_ref().as_ref()) {
+            // What the study is made for, see `claim.rs`; and how a cluster is asked for its runs.
         } else if key.get_ref() == "grid" {
             let place = reader.origin(key.span().start);
             let table = value.get_ref().as_table().filter(|table| !table.is_empty()).ok_or_else(|| {

@@ -41,6 +41,8 @@ pub(crate) struct Text {
     pub(crate) split_rule: String,
     pub(crate) n_train: usize,
     pub(crate) n_valid: usize,
+    /// Of both, those that are not mapped from a file.
+    pub(crate) n_in_memory: usize,
     pub(crate) account: Option<Account>,
 }
 
@@ -245,8 +247,8 @@ impl Plan {
             study.variants.push(variant.description(changes, text.levels));
             variants.push(variant);
         }
-        let (n_train, n_valid) = (data.n_train(), data.n_valid());
-        let text = Text { split_rule: data.origin.split_rule, n_train, n_valid, account: data.account };
+        let (n_train, n_valid, n_in_memory) = (data.n_train(), data.n_valid(), data.n_in_memory());
+        let text = Text { split_rule: data.origin.split_rule, n_train, n_valid, n_in_memory, account: data.account };
         Ok(Plan { study, settings, variants, text })
     }
 
@@ -259,10 +261,12 @@ impl Plan {
             .collect()
     }
 
-    /// Bytes of memory that the largest run takes, about.
-    pub fn memory_bytes(&self) -> f64 {
-        let tokens = self.text.n_train + self.text.n_valid;
-        self.variants.iter().map(|variant| variant.config.memory_bytes(tokens)).fold(0.0, f64::max)
+    /// Bytes of memory that the largest run takes, about; `None` on a GPU.
+    pub fn memory_bytes(&self) -> Option<f64> {
+        let of = |variant: &PlannedVariant| {
+            variant.config.backend.is_cpu().then(|| variant.config.memory_bytes(self.text.n_in_memory))
+        };
+        self.variants.iter().filter_map(of).max_by(f64::total_cmp)
     }
 
     /// The runs that choose learning rates, and the folder in a study's folder where they lie.

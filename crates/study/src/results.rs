@@ -28,6 +28,8 @@ pub(crate) struct RunResult {
     pub(crate) config: RunConfig,
     pub(crate) meta: Meta,
     pub(crate) metrics: Vec<MetricLine>,
+    /// Why it ended, if it did not end well.
+    pub(crate) message: Option<String>,
     /// Text that the model wrote, of one run of a variant.
     pub(crate) sample: Option<String>,
 }
@@ -96,6 +98,7 @@ impl RunResult {
         if status.state != State::Done && !(is_there("meta.json") && is_there("metrics.jsonl")) {
             return Ok(None);
         }
+        folder.check_metrics()?;
         let (config, meta, metrics) = (folder.config()?, folder.meta()?, folder.metrics()?);
         let steps = config.train.steps;
         let is_whole = metrics.last().is_some_and(|line| line.step == steps && line.split == Split::Valid);
@@ -104,7 +107,8 @@ impl RunResult {
             return Err(BadFile::new(&folder.metrics_path(), problem).into());
         }
         let sample = read_text(&folder.sample_path()).ok();
-        Ok(Some(RunResult { state: status.state, step: status.step, config, meta, metrics, sample }))
+        let (state, step, message) = (status.state, status.step, status.message);
+        Ok(Some(RunResult { state, step, config, meta, metrics, message, sample }))
     }
 
     fn of(&self, split: Split) -> impl Iterator<Item = &MetricLine> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use data::Class;
 use serde::Serialize;
-use train::State;
+use train::{OnSpike, State};
 
 use crate::numbers::{grouped, percent_of};
 use crate::plan::Study;
@@ -22,6 +22,13 @@ pub(crate) struct Row {
     pub(crate) n_diverged: usize,
     /// The steps in which runs diverged.
     pub(crate) diverged_at: Vec<usize>,
+    /// What the first of them said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) diverged_by: Option<String>,
+    /// Steps of all runs whose training loss leapt, and whether they were left out.
+    pub(crate) n_spikes: usize,
+    #[serde(skip)]
+    pub(crate) skips_spikes: bool,
     pub(crate) n_unfinished: usize,
     pub(crate) loss: Option<f64>,
     /// Standard deviation of the loss over seeds.
@@ -91,6 +98,9 @@ impl Row {
             n_done,
             n_diverged,
             diverged_at: runs.iter().filter(|run| run.state == State::Diverged).map(|run| run.step).collect(),
+            diverged_by: runs.iter().find(|run| run.state == State::Diverged).and_then(|run| run.message.clone()),
+            n_spikes: runs.iter().flat_map(|run| &run.metrics).filter(|line| line.spike.is_some()).count(),
+            skips_spikes: runs.iter().any(|run| run.config.train.on_spike == OnSpike::Skip),
             n_unfinished: seeds.max(runs.len()) - n_done - n_diverged,
             loss: losses.map(|(mean, _)| mean),
             loss_deviation: losses.and_then(|(_, deviation)| deviation),

@@ -90,7 +90,7 @@ impl Display for Plan {
             };
             writeln!(f, "{} changes {}{width}", variant.name, variant.changes.join(", "))?;
         }
-        let Text { split_rule, n_train, n_valid, account } = &self.text;
+        let Text { split_rule, n_train, n_valid, account, .. } = &self.text;
         writeln!(
             f,
             "\n{}: {} tokens to train on, {} to validate; {split_rule}",

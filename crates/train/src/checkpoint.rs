@@ -5,7 +5,8 @@
 //! then read back, and only after that older ones are removed. So there is always one that is whole.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -14,10 +15,10 @@ use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{damaged, read_file, read_text, unwritable};
+use crate::folder::{FileHash, damaged, read_file, read_text, unwritable};
 use crate::journal::{Mark, up_to};
 use crate::spike::Window;
-use crate::{BadFile, RunConfig, RunFolder, TrainConfig};
+use crate::{BadFile, RunConfig, RunFolder};
 
 /// What a run carries from step to step beside weights and moments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,10 +31,8 @@ pub(crate) struct TrainState {
     pub(crate) window: Window,
     /// The step of the lowest validation loss, and its bits.
     pub(crate) best: Option<(usize, u64)>,
-    /// Where the metrics stood at the last checkpoint.
+    /// Where the metrics stood; `None` before the first checkpoint.
     pub(crate) metrics: Option<Mark>,
-    /// The step of the last checkpoint.
-    pub(crate) saved: usize,
 }
 
 /// A run's state as it was between a step and its evaluation.
@@ -59,35 +58,7 @@ struct Manifest {
     step: usize,
     /// BLAKE3 of the run's config, but for what may change from one half of a run to the other.
     config: String,
-    files: BTreeMap<String, Entry>,
-}
-
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    bytes: u64,
-    blake3: String,
-}
-
-impl Entry {
-    fn of(bytes: &[u8]) -> Self {
-        Entry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() }
-    }
-
-    /// Refuses a file that is not the one this was made of.
-    fn check(&self, path: &Path) -> Result<(), BadFile> {
-        let unreadable = |error| BadFile::new(path, format!("cannot be read: {error}"));
-        let meta = fs::metadata(path).map_err(unreadable)?;
-        if !meta.is_file() || meta.len() != self.bytes {
-            return Err(BadFile::new(path, format!("is not a file of {} bytes", self.bytes)));
-        }
-        let mut hash = blake3::Hasher::new();
-        hash.update_reader(File::open(path).map_err(unreadable)?).map_err(unreadable)?;
-        match hash.finalize().to_string() == self.blake3 {
-            true => Ok(()),
-            false => Err(BadFile::new(path, "is damaged: it has another hash than in the manifest")),
-        }
-    }
+    files: BTreeMap<String, FileHash>,
 }
 
 fn name(step: usize) -> String {
@@ -96,10 +67,7 @@ fn name(step: usize) -> String {
 
 /// BLAKE3 of all of a config that both halves of a run share.
 fn config_hash(config: &RunConfig) -> String {
-    let train = TrainConfig { steps: 0, ..config.train.clone() };
-    let mut table = toml::Table::try_from(RunConfig { train, ..config.clone() }).expect("a config is a table");
-    table.remove("checkpoint");
-    blake3::hash(table.to_string().as_bytes()).to_string()
+    blake3::hash(config.lasting().to_string().as_bytes()).to_string()
 }
 
 /// The checkpoints of a run.
@@ -123,7 +91,7 @@ impl Checkpoints {
         run.storage.create_dir(&path).with_context(|| unwritable(&path))?;
         let checkpoints = Checkpoints { run: run.clone(), config: config.clone(), path };
         for left in checkpoints.entries()? {
-            if left.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PARTIAL)) {
+            if left.file_name().is_some_and(|name| starts_with(name, PARTIAL)) {
                 checkpoints.remove(&left)?;
             }
         }
@@ -143,37 +111,59 @@ impl Checkpoints {
 
     /// The steps of those that are there, the newest first.
     fn steps(&self) -> Result<Vec<usize>> {
-        let step = |path: PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
+        let step = |path: PathBuf| {
+            let found = path.file_name()?.to_str()?;
+            let step = found.strip_prefix("step-")?.parse().ok()?;
+            (name(step) == found).then_some(step)
+        };
         let mut steps: Vec<usize> = self.entries()?.into_iter().filter_map(step).collect();
-        steps.retain(|&step| self.path.join(name(step)).exists());
         steps.sort_by(|a, b| b.cmp(a));
         Ok(steps)
     }
 
-    /// Tries each, the newest first, and returns what `take` makes of the first that is whole. Those that are not are named in the
-    /// log, and get another name.
+    /// Tries each, the newest first, and returns what `take` makes of the first that is whole; `None` if there is none at all. Those
+    /// before it that are not are named in the log, and get another name.
     ///
     /// # Errors
-    /// One that a newer program wrote; a folder that cannot be read or written.
+    /// There are some and none can be used; one that another version wrote; a folder that cannot be read or written.
     pub(crate) fn newest<T>(&self, take: impl Fn(Checkpoint) -> Result<T, String>) -> Result<Option<T>> {
+        let mut unusable = vec![];
         for step in self.steps()? {
             let path = self.path.join(name(step));
             let problem = match self.read(step) {
                 Ok(checkpoint) => match take(checkpoint) {
-                    Ok(taken) => return Ok(Some(taken)),
+                    Ok(taken) => {
+                        for (path, problem) in unusable {
+                            self.set_aside(path, problem)?;
+                        }
+                        return Ok(Some(taken));
+                    }
                     Err(problem) => BadFile::new(&path, problem),
                 },
                 Err(Unusable::Damaged(problem)) => problem,
-                Err(Unusable::Newer(problem)) => return Err(problem.into()),
+                Err(Unusable::OtherVersion(problem)) => return Err(problem.into()),
             };
-            tracing::warn!("{problem}: this checkpoint is not used");
-            let aside = self.path.join(format!("unusable-{}", name(step)));
-            if aside.exists() {
-                self.remove(&aside)?;
-            }
-            self.run.storage.rename(&path, &aside).with_context(|| unwritable(&aside))?;
+            unusable.push((path, problem));
         }
-        Ok(None)
+        match unusable.into_iter().next() {
+            None => Ok(None),
+            // To start anew would be to throw away what may still be mended.
+            Some((_, problem)) => {
+                let path = &self.run.path;
+                let problem =
+                    format!("has no checkpoint that can be used ({problem}); mend it, or move the folder away");
+                Err(BadFile::new(path, problem).into())
+            }
+        }
+    }
+
+    fn set_aside(&self, path: PathBuf, problem: BadFile) -> Result<()> {
+        tracing::warn!("{problem}: this checkpoint is not used");
+        let aside = self.path.join(format!("{UNUSABLE}{}", path.file_name().unwrap_or_default().display()));
+        if aside.exists() {
+            self.remove(&aside)?;
+        }
+        self.run.storage.rename(&path, &aside).with_context(|| unwritable(&aside))
     }
 
     /// Whether one is whole and of this run.
@@ -198,7 +188,7 @@ impl Checkpoints {
         let folder = self.path.join(name(step));
         let file = |name: &str| read_file(&folder.join(name));
         let state: TrainState = serde_json::from_slice(&file(STATE)?).map_err(|error| damaged(&folder, &error))?;
-        if (state.step, state.saved) != (step, step) {
+        if state.step != step {
             return Err(BadFile::new(&folder, "holds the state of another step").into());
         }
         if let Some(mark) = &state.metrics {
@@ -219,7 +209,7 @@ impl Checkpoints {
         storage.create_dir(&partial).with_context(|| unwritable(&partial))?;
         let mut files = BTreeMap::new();
         let mut write = |name: &str, bytes: &[u8]| {
-            files.insert(name.to_string(), Entry::of(bytes));
+            files.insert(name.to_string(), FileHash::of(bytes));
             let path = partial.join(name);
             storage.write(&path, bytes).and_then(|()| storage.sync(&path)).with_context(|| unwritable(&path))
         };
@@ -245,7 +235,10 @@ impl Checkpoints {
     }
 
     /// Removes all but the newest few and, if it is asked for, that of the lowest validation loss.
-    pub(crate) fn prune(&self, keep: usize, state: &TrainState) -> Result<()> {
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    fn prune(&self, keep: usize, state: &TrainState) -> Result<()> {
         let best = state.best.map(|(step, _)| step).filter(|_| self.config.checkpoint.keep_best);
         for step in self.steps()?.into_iter().skip(keep).filter(|&step| Some(step) != best) {
             self.remove(&self.path.join(name(step)))?;
@@ -253,18 +246,44 @@ impl Checkpoints {
         Ok(())
     }
 
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.run.storage.remove_dir(path).with_context(|| format!("{}: cannot be removed", path.display()))
+    /// Removes what a run that is done does not need: it can only be given more steps if its rate is constant.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub(crate) fn clear(&self, state: &TrainState) -> Result<()> {
+        self.prune(usize::from(self.config.train.is_constant()), state)?;
+        let is_unusable = |path: &PathBuf| path.file_name().is_some_and(|name| starts_with(name, UNUSABLE));
+        self.entries()?.iter().filter(|path| is_unusable(path)).try_for_each(|path| self.remove(path))
     }
 
-    /// The newest as a path below the run's folder, for a message.
+    /// Removes a folder at once: what is left of it, if this is cut short, is swept up by the next process.
+    fn remove(&self, path: &Path) -> Result<()> {
+        let name = path.file_name().unwrap_or_default();
+        let mut going = OsString::from(PARTIAL);
+        going.push(name);
+        let going = self.path.join(going);
+        let remove = || match starts_with(name, PARTIAL) {
+            true => self.run.storage.remove(path),
+            false => self.run.storage.rename(path, &going).and_then(|()| self.run.storage.remove(&going)),
+        };
+        remove().with_context(|| format!("{}: cannot be removed", path.display()))
+    }
+
+    /// The newest as a path below the run's folder, for a message; `None` if there is none that can be seen.
     pub(crate) fn last(&self) -> Option<String> {
         Some(format!("checkpoints/{}", name(*self.steps().ok()?.first()?)))
     }
 }
 
-/// How the name of a checkpoint begins that is being written.
+/// How the name of a checkpoint begins that is being written, or removed.
 const PARTIAL: &str = ".partial-";
+
+/// How the name of a checkpoint begins that was damaged.
+const UNUSABLE: &str = "unusable-";
+
+fn starts_with(name: &OsStr, with: &str) -> bool {
+    name.as_encoded_bytes().starts_with(with.as_bytes())
+}
 
 /// Why a checkpoint is not read.
 #[derive(Debug)]
@@ -272,13 +291,13 @@ enum Unusable {
     /// The one before it may do.
     Damaged(BadFile),
     /// It is good, for another program.
-    Newer(BadFile),
+    OtherVersion(BadFile),
 }
 
 impl Unusable {
     fn problem(&self) -> &BadFile {
         match self {
-            Unusable::Damaged(problem) | Unusable::Newer(problem) => problem,
+            Unusable::Damaged(problem) | Unusable::OtherVersion(problem) => problem,
         }
     }
 }
@@ -299,9 +318,10 @@ fn read_manifest(folder: &Path) -> Result<Manifest, Unusable> {
     let whole = text.split_once('\n').filter(|(line, hash)| blake3::hash(line.as_bytes()).to_string() + "\n" == *hash);
     let (line, _) = whole.ok_or_else(|| BadFile::new(&path, "is damaged: it has another hash than its own"))?;
     let Format { format } = serde_json::from_str(line).map_err(|error| damaged(&path, &error))?;
-    if format > FORMAT {
-        let problem = format!("is of format {format}, and this program reads up to {FORMAT}: use a newer one");
-        return Err(Unusable::Newer(BadFile::new(&path, problem)));
+    if format != FORMAT {
+        let problem =
+            format!("is of format {format}, and this program reads {FORMAT}: go on with the version that wrote it");
+        return Err(Unusable::OtherVersion(BadFile::new(&path, problem)));
     }
     Ok(serde_json::from_str(line).map_err(|error| damaged(&path, &error))?)
 }

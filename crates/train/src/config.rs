@@ -54,7 +54,7 @@ pub struct CheckpointConfig {
 pub enum OnSpike {
     /// Say so in the log and in the metrics.
     Warn,
-    /// The same, and leave the weights as they are in this step.
+    /// The same, and let the optimizer leave out this step: weights and moments stay as they are, the schedule goes on.
     Skip,
     /// End the run as diverged.
     Stop,
@@ -120,14 +120,28 @@ impl RunConfig {
         self.train.validate().map_err(ConfigError)
     }
 
+    /// All of it that the steps of a run depend on, but for their number if the learning rate does not.
+    pub(crate) fn lasting(&self) -> toml::Table {
+        let mut table = toml::Table::try_from(self).expect("a config is a table");
+        table.remove("checkpoint");
+        if self.train.is_constant() {
+            table["train"].as_table_mut().expect("a section").remove("steps");
+        }
+        table
+    }
+
     /// Whether a run of this config can go on from the state of a run of an earlier one, bit for bit. What is saved may be
-    /// another, and steps may be added if those that were taken had the learning rates that they have now.
+    /// another, and steps may be added at a constant rate.
     pub fn continues(&self, earlier: &RunConfig) -> bool {
-        let train = TrainConfig { steps: earlier.train.steps, ..self.train.clone() };
-        let (now, before) = (&self.train, &earlier.train);
-        RunConfig { train, checkpoint: earlier.checkpoint.clone(), ..self.clone() } == *earlier
-            && now.steps >= before.steps
-            && (now.steps == before.steps || (1..=before.steps).all(|step| now.lr_at(step) == before.lr_at(step)))
+        self.lasting() == earlier.lasting() && self.train.steps >= earlier.train.steps
+    }
+
+    /// What an earlier config has that this one has not, in words.
+    pub fn changes_since(&self, earlier: &RunConfig) -> String {
+        match self.differences(earlier) {
+            none if none.is_empty() => format!("{} of study {}, now {}", earlier.label(), earlier.study, self.label()),
+            some => some.join("; "),
+        }
     }
 
     /// The keys in which an earlier config differs, as `train.steps = 40, now 800`: of those that can change a result, without
@@ -143,8 +157,12 @@ impl RunConfig {
                     let before = earlier.get(key).filter(|before| *before != value)?;
                     Some(format!("{section}.{key} = {before}, now {value}"))
                 })),
-                _ if earlier.get(section) != Some(value) => all.push(format!("another {section}")),
-                _ => {}
+                _ if earlier.get(section) == Some(value) => {}
+                // Two hashes tell nobody more than that they differ.
+                _ if section.ends_with("_sha256") => {
+                    all.push(format!("another {}", section.trim_end_matches("_sha256")))
+                }
+                _ => all.extend(earlier.get(section).map(|before| format!("{section} = {before}, now {value}"))),
             }
         }
         all
@@ -163,6 +181,11 @@ impl CheckpointConfig {
 }
 
 impl TrainConfig {
+    /// Whether the learning rate stays at its peak after the warm-up, so that it does not depend on the number of steps.
+    pub(crate) fn is_constant(&self) -> bool {
+        self.min_lr_factor == 1.0
+    }
+
     fn validate(&self) -> Result<(), String> {
         for (key, value, most) in [
             ("steps", self.steps, 1_000_000_000),
@@ -175,11 +198,13 @@ impl TrainConfig {
         }
         if self.accumulate == 0 || !self.batch_size.is_multiple_of(self.accumulate) {
             let (parts, batch) = (self.accumulate, self.batch_size);
-            return Err(format!("train.accumulate = {parts}: must divide train.batch_size = {batch}"));
+            return Err(format!(
+                "train.accumulate = {parts}: must be 1 or another divisor of train.batch_size = {batch}"
+            ));
         }
         for (key, value) in [("lr", self.lr), ("grad_clip", self.grad_clip)] {
             if !((value as f32).is_finite() && value as f32 > 0.0) {
-                return Err(format!("train.{key} = {value}: must be a positive number"));
+                return Err(format!("train.{key} = {value:?}: must be a positive number below 3.4e38"));
             }
         }
         if !(0.0..=1.0).contains(&self.min_lr_factor) {
@@ -263,13 +288,13 @@ pub(crate) mod tests {
     #[test]
     fn wrong_numbers_are_named() {
         tiny().validate().unwrap();
-        check(|c| c.train.lr = f64::NAN, "train.lr = NaN: must be a positive number");
-        check(|c| c.train.lr = -1.0, "train.lr = -1: must be a positive number");
+        check(|c| c.train.lr = f64::NAN, "train.lr = NaN: must be a positive number below 3.4e38");
+        check(|c| c.train.lr = -1.0, "train.lr = -1.0: must be a positive number below 3.4e38");
         check(|c| c.train.min_lr_factor = 1.5, "train.min_lr_factor = 1.5: must be between 0 and 1");
         check(|c| c.train.steps = 0, "train.steps = 0: must be between 1 and 1000000000");
         check(|c| c.train.beta2 = 1.0, "train.beta2 = 1: must be at least 0 and below 1");
         check(|c| c.train.weight_decay = f64::INFINITY, "train.weight_decay = inf: must be 0 or a positive number");
-        check(|c| c.train.accumulate = 3, "train.accumulate = 3: must divide train.batch_size = 2");
+        check(|c| c.train.accumulate = 3, "train.accumulate = 3: must be 1 or another divisor of train.batch_size = 2");
         check(|c| c.checkpoint.keep_last = 0, "checkpoint.keep_last = 0: must be between 1 and 1000");
         check(|c| c.model.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");
     }

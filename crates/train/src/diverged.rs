@@ -7,15 +7,19 @@ use data::Batch;
 
 use crate::learner::LanguageModel;
 
-/// The first tensor of a step that holds NaN or infinity, in words: a weight before the step, then what the model makes of the
-/// batch on the way to the loss, then a gradient on the way back.
-pub(crate) fn first_not_finite(model: &LanguageModel, batch: &Batch, grads: &GradientsParams) -> Option<String> {
+/// The first tensor of a step that holds NaN or infinity, in words: a weight before the step, then what the model makes of each
+/// part of the batch on the way to the loss, then a gradient on the way back.
+pub(crate) fn first_not_finite(
+    model: &LanguageModel,
+    mut parts: impl Iterator<Item = Batch>,
+    grads: &GradientsParams,
+) -> Option<String> {
     let mut seen = Seen { path: vec![], grads, weight: None, grad: None };
     model.decoder.visit(&mut seen);
     if let Some(name) = seen.weight {
         return Some(format!("the weights {name}"));
     }
-    let forward = model.first_not_finite(batch).map(|name| format!("the output of {name}"));
+    let forward = parts.find_map(|part| model.first_not_finite(&part)).map(|name| format!("the output of {name}"));
     forward.or_else(|| seen.grad.map(|name| format!("the gradient of {name}")))
 }
 

@@ -3,7 +3,7 @@
 //! A file of records, each a protocol buffer `Event` between two checksums. The few fields that are needed are written out here;
 //! their numbers are those of `event.proto`, `summary.proto` and `tensor.proto`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,21 +22,16 @@ impl EventsFile {
     /// An empty file, but for the run's config.
     pub(crate) fn create(folder: &RunFolder, config: &RunConfig) -> Result<Self> {
         let path = path(folder);
-        let file = OpenOptions::new().append(true).create(true).open(&path).with_context(|| unwritable(&path))?;
+        let file = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
         folder.storage.cut(&file, 0).with_context(|| unwritable(&path))?;
         let mut events = EventsFile { file, folder: folder.clone() };
         let mut version = vec![];
         text_field(&mut version, 3, "brain.Event:2");
-        events.event(EventsFile::now(), 0, &version)?;
+        events.event(now(), 0, &version)?;
         // Four spaces: the text is Markdown there.
         let lines: String = toml::to_string(config)?.lines().map(|line| format!("    {line}\n")).collect();
         events.text("config", &lines)?;
         Ok(events)
-    }
-
-    /// Seconds since 1970.
-    pub(crate) fn now() -> f64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
     }
 
     /// Numbers of a step, each under its tag, at a time in seconds since 1970.
@@ -73,7 +68,7 @@ impl EventsFile {
         bytes_field(&mut value, 9, &metadata);
         bytes_field(&mut summary, 1, &value);
         bytes_field(&mut event, 5, &summary);
-        self.event(EventsFile::now(), 0, &event)
+        self.event(now(), 0, &event)
     }
 
     /// An event with what it holds.
@@ -87,6 +82,11 @@ impl EventsFile {
         let written = self.folder.storage.append(&mut self.file, &record(&event));
         written.with_context(|| unwritable(&path(&self.folder)))
     }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// The name that TensorBoard looks for, of one file a run.

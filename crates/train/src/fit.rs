@@ -1,5 +1,6 @@
 //! The training loop, inside burn's `Learner`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::journal::{Journal, MetricLine};
 use crate::learner::{LanguageModel, Report, gradients, update};
 use crate::records::Outlet;
-use crate::{Ending, RunConfig, RunFolder};
+use crate::{Ending, RunConfig, RunFolder, State};
 
 /// Steps through a run: a pure function of the config and the corpus but for the clock.
 pub(crate) struct StepLoop {
@@ -36,6 +37,8 @@ pub(crate) struct StepLoop {
     pub(crate) from: TrainState,
     /// The learner's state, each time that burn is asked for it.
     pub(crate) outlet: Mutex<Outlet>,
+    /// Whether the run is to stop.
+    pub(crate) stop: Arc<AtomicBool>,
     /// How the run ended, and its state then; filled by `fit`, whose signature is burn's.
     pub(crate) ending: Mutex<Option<Result<(Ending, TrainState)>>>,
 }
@@ -67,19 +70,21 @@ impl StepLoop {
         state: &mut TrainState,
     ) -> Result<Ending> {
         let RunConfig { train, checkpoint, .. } = &self.config;
-        let interrupter = components.interrupter.clone();
         let mut journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
         let start = Instant::now();
         let all = LearnerEvent::StartSplit { epoch_number: 1, total_items: train.steps };
         components.event_processor.process_train(all)?;
+        let mut saved = state.step;
         loop {
             let is_last = state.step == train.steps;
             let evaluates = state.step > 0 && (state.step.is_multiple_of(train.eval_every) || is_last);
             let is_due = state.step.is_multiple_of(checkpoint.every) || is_last || evaluates && checkpoint.keep_best;
-            if is_due || interrupter.should_stop() {
+            let should_stop = self.should_stop(components);
+            if saved < state.step && (is_due || should_stop) {
                 self.save(learner, components, state, &journal)?;
+                saved = state.step;
             }
-            if interrupter.should_stop() {
+            if should_stop {
                 return Ok(Ending::Stopped { step: state.step });
             }
             if evaluates {
@@ -87,21 +92,25 @@ impl StepLoop {
                     // Asked to stop: back to where that is done.
                     None => continue,
                     Some(loss) if !loss.is_finite() => {
-                        return Ok(
-                            self.diverged(state.step, format!("step {}: the validation loss is {loss}", state.step))
-                        );
+                        let why = format!("step {}: the validation loss is {loss}", state.step);
+                        return self.diverged(&journal, state.step, why);
                     }
                     Some(_) if is_last => break,
                     Some(_) => {}
                 }
             }
             if let Some(why) = self.step(learner, components, state, &mut journal, start)? {
-                return Ok(self.diverged(state.step + 1, format!("step {}: {why}", state.step + 1)));
+                return self.diverged(&journal, state.step + 1, format!("step {}: {why}", state.step + 1));
             }
         }
         components.event_processor.process_train(LearnerEvent::EndSplit(1))?;
-        journal.mark()?;
+        journal.sync()?;
         Ok(Ending::Done)
+    }
+
+    /// Whether a signal or the dashboard asks for it.
+    fn should_stop(&self, components: &Components) -> bool {
+        self.stop.load(Ordering::Relaxed) || components.interrupter.should_stop()
     }
 
     /// One step of training; why the run cannot go on, if it cannot.
@@ -161,8 +170,8 @@ impl StepLoop {
         journal: &mut Journal,
     ) -> Result<Option<f64>> {
         let start = Instant::now();
-        let interrupter = &components.interrupter;
-        let report = evaluate(&learner.model().valid(), &self.data, BATCH_SIZE, || interrupter.should_stop());
+        let should_stop = || self.should_stop(components);
+        let report = evaluate(&learner.model().valid(), &self.data, BATCH_SIZE, should_stop);
         let Some(report) = report else { return Ok(None) };
         let loss = report.loss();
         if !loss.is_finite() {
@@ -190,7 +199,7 @@ impl StepLoop {
         self.device.seed(stream(self.config.seed, &format!("dropout/{step}")).next_u64());
     }
 
-    /// Writes a checkpoint, unless there is one of this step or nothing to write.
+    /// Writes a checkpoint.
     fn save(
         &self,
         learner: &Learner<LanguageModel>,
@@ -198,17 +207,16 @@ impl StepLoop {
         state: &mut TrainState,
         journal: &Journal,
     ) -> Result<()> {
-        if state.saved == state.step {
-            return Ok(());
-        }
-        (state.saved, state.metrics) = (state.step, Some(journal.mark()?));
+        journal.sync()?;
+        state.metrics = Some(journal.mark());
         // Running statistics lag one step behind until a model for inference is made of the one in training.
         drop(learner.model().valid());
         let checkpointer = components.checkpointer.as_mut().context("burn was given checkpointers")?;
         checkpointer.checkpoint(learner, state.step, &components.event_store);
         let outlet = self.outlet.lock().expect("no panic while it is held");
         let (model, optimizer) = (outlet.model.recv()?, outlet.optimizer.recv()?);
-        self.checkpoints.save(model, optimizer, state)
+        self.checkpoints.save(model, optimizer, state)?;
+        self.folder.set_status(State::Running, state.step, None)
     }
 
     /// Where a step's numbers stopped being finite, in words.
@@ -221,9 +229,10 @@ impl StepLoop {
         loss: f64,
     ) -> String {
         let what = if loss.is_finite() { "the norm of the gradient" } else { "the loss" };
-        // The same dropout as in the step.
+        // The same parts and the same dropout as in the step.
         self.seed_dropout(step);
-        let first = first_not_finite(model, batch, grads).unwrap_or("none by itself: a sum overflows".into());
+        let parts = batch.split(self.config.train.accumulate);
+        let first = first_not_finite(model, parts, grads).unwrap_or("none by itself: a sum overflows".into());
         let starts = self.data.train_starts(self.config.seed, step, batch.batch);
         let starts: Vec<String> = starts.iter().map(usize::to_string).collect();
         format!(
@@ -233,8 +242,9 @@ impl StepLoop {
         )
     }
 
-    fn diverged(&self, step: usize, why: String) -> Ending {
+    fn diverged(&self, journal: &Journal, step: usize, why: String) -> Result<Ending> {
+        journal.sync()?;
         let last = self.checkpoints.last().unwrap_or("none".into());
-        Ending::Diverged { step, message: format!("{why}; last checkpoint: {last}") }
+        Ok(Ending::Diverged { step, message: format!("{why}; last checkpoint: {last}") })
     }
 }

@@ -1,5 +1,6 @@
 //! The folder of a run: what is in it and how it is written.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use data::{Account, Tokenizer};
 use disk::{Disk, Storage};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Checkpoints;
 use crate::config::label;
 use crate::journal::MetricLine;
 use crate::{ConfigError, RunConfig};
@@ -134,7 +136,46 @@ pub struct Status {
     /// What went wrong, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
+    /// Of a run that is done: what it wrote, by path below its folder.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub files: BTreeMap<String, FileHash>,
 }
+
+/// The size and the BLAKE3 hash of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileHash {
+    bytes: u64,
+    blake3: String,
+}
+
+impl FileHash {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        FileHash { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() }
+    }
+
+    /// Refuses a file that is not the one this was made of.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), BadFile> {
+        let unreadable = |error| missing(path, error);
+        let meta = fs::metadata(path).map_err(unreadable)?;
+        if !meta.is_file() || meta.len() != self.bytes {
+            return Err(BadFile::new(path, format!("is damaged: it is not a file of {} bytes", self.bytes)));
+        }
+        let mut hash = blake3::Hasher::new();
+        hash.update_reader(File::open(path).map_err(unreadable)?).map_err(unreadable)?;
+        match hash.finalize().to_string() == self.blake3 {
+            true => Ok(()),
+            false => Err(BadFile::new(path, "is damaged: it is not what the run wrote, by its hash")),
+        }
+    }
+}
+
+const METRICS: &str = "metrics.jsonl";
+
+const WEIGHTS: &str = "checkpoints/final/model.safetensors";
+
+/// What is read of a finished run.
+const RESULTS: [&str; 3] = [METRICS, "tokenizer.json", WEIGHTS];
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -152,7 +193,7 @@ impl RunFolder {
     }
 
     pub fn metrics_path(&self) -> PathBuf {
-        self.path.join("metrics.jsonl")
+        self.path.join(METRICS)
     }
 
     pub fn sample_path(&self) -> PathBuf {
@@ -160,7 +201,7 @@ impl RunFolder {
     }
 
     pub fn weights_path(&self) -> PathBuf {
-        self.checkpoints_path().join("final/model.safetensors")
+        self.path.join(WEIGHTS)
     }
 
     pub fn checkpoints_path(&self) -> PathBuf {
@@ -178,7 +219,32 @@ impl RunFolder {
     }
 
     pub(crate) fn set_status(&self, state: State, step: usize, message: Option<String>) -> Result<()> {
-        self.write_json("status.json", &Status { state, step, message })
+        self.write_json("status.json", &Status { state, step, message, files: BTreeMap::new() })
+    }
+
+    /// Says that the run is done, with the hashes of what it wrote.
+    pub(crate) fn set_done(&self, step: usize) -> Result<()> {
+        let hash = |name: &str| Ok((name.to_string(), FileHash::of(&read_file(&self.path.join(name))?)));
+        let files = RESULTS.into_iter().map(hash).collect::<Result<_>>()?;
+        self.write_json("status.json", &Status { state: State::Done, step, message: None, files })
+    }
+
+    /// Refuses a finished run whose results are not what it wrote.
+    ///
+    /// # Errors
+    /// The first file that is not, or a damaged status.
+    pub fn check_files(&self) -> Result<()> {
+        let files = self.status()?.map(|status| status.files).unwrap_or_default();
+        Ok(files.iter().try_for_each(|(name, hash)| hash.check(&self.path.join(name)))?)
+    }
+
+    /// As [`RunFolder::check_files`], of the metrics alone, which a report reads.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_metrics(&self) -> Result<()> {
+        let files = self.status()?.map(|status| status.files).unwrap_or_default();
+        Ok(files.get(METRICS).map_or(Ok(()), |hash| hash.check(&self.metrics_path()))?)
     }
 
     /// The run's config.
@@ -194,10 +260,11 @@ impl RunFolder {
     ///
     /// # Errors
     /// Another folder, or a config that no run could have.
-    pub(crate) fn finished(&self) -> Result<RunConfig> {
+    pub fn finished(&self) -> Result<RunConfig> {
         if self.status()?.is_none_or(|status| status.state != State::Done) {
             return Err(BadFile::new(&self.path, "is not the folder of a finished run").into());
         }
+        self.check_files()?;
         let config = self.config()?;
         config.validate().map_err(|error| BadFile::new(&self.path.join("config.toml"), error.to_string()))?;
         Ok(config)
@@ -220,6 +287,11 @@ impl RunFolder {
             return Ok(None);
         }
         self.read_json("status.json").map(Some)
+    }
+
+    /// Whether the run can go on from a checkpoint.
+    pub fn is_begun(&self) -> bool {
+        Checkpoints::are_in(self)
     }
 
     /// All lines of `metrics.jsonl`; a last line that was cut short by a crash is left out.

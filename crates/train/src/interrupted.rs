@@ -89,8 +89,8 @@ impl Storage for Failing {
         Ok(())
     }
 
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.or(|| Disk.remove_dir(path))
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.or(|| Disk.remove(path))
     }
 }
 
@@ -218,7 +218,10 @@ fn every_kind_of_run_goes_on_exactly() {
         let mut config = place.config();
         change(&mut config);
         let (whole, part) = (format!("{what}-whole"), format!("{what}-part"));
-        let whole = place.finish(&whole, &config);
+        // That a state is saved changes nothing either.
+        let mut unsaved = config.clone();
+        unsaved.checkpoint.every = 1000;
+        let whole = place.finish(&whole, &unsaved);
         place.stop_after(&part, &config, 9);
         let before = RunFolder::new(place.path(&part)).metrics().unwrap();
         assert!(before.last().unwrap().step >= 9, "{what}");
@@ -272,7 +275,8 @@ fn weights_alone_are_not_enough() {
         checkpoint.optimizer = OptimizerRecord::default().into_bytes().unwrap();
         resumed(&config, &device, checkpoint).map(|_| ())
     };
-    assert!(checkpoints.newest(forget).unwrap().is_none(), "a checkpoint without moments is none");
+    let refused = checkpoints.newest(forget).unwrap_err().to_string();
+    assert!(refused.contains("it lacks the moments of a parameter"), "{refused}");
 }
 
 #[test]
@@ -313,13 +317,19 @@ fn damage_is_found_and_the_checkpoint_before_it_used() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replacen("\"step\":8,", "\"step\":7,", 1)).unwrap();
     assert_eq!(place.newest("hurt", &config), Some(6));
-    // Without any that is whole the run starts anew, and ends the same.
-    let whole = place.finish("whole", &config);
     place.copy("part", "hurt");
-    for step in [6, 9] {
-        fs::write(place.path("hurt").join(format!("checkpoints/step-{step:08}/state.json")), "{}").unwrap();
-    }
-    place.check_same(&whole, "hurt", &config, "no checkpoint was left");
+    fs::write(&path, "").unwrap();
+    let error = place.train("hurt", &config, Arc::new(Disk)).unwrap_err();
+    assert!(error.is::<BadFile>(), "{error:#}");
+    let text = error.to_string();
+    assert!(
+        text.contains("has no checkpoint that can be used (") && text.contains("metrics.jsonl: its first "),
+        "{text}"
+    );
+    assert!(place.path("hurt/checkpoints/step-00000009").exists(), "what may be mended is left");
+    fs::write(&path, fs::read(place.path("part/metrics.jsonl")).unwrap()).unwrap();
+    let whole = place.finish("whole", &config);
+    place.check_same(&whole, "hurt", &config, "mended");
 }
 
 #[test]
@@ -336,7 +346,10 @@ fn a_foreign_or_newer_checkpoint_is_not_used() {
     let line = text.lines().next().unwrap().replace("\"format\":1", "\"format\":2");
     fs::write(&manifest, format!("{line}\n{}\n", blake3::hash(line.as_bytes()))).unwrap();
     let error = place.train("part", &config, Arc::new(Disk)).unwrap_err();
-    assert!(error.to_string().ends_with("is of format 2, and this program reads up to 1: use a newer one"), "{error}");
+    assert!(
+        error.to_string().ends_with("is of format 2, and this program reads 1: go on with the version that wrote it"),
+        "{error}"
+    );
     assert!(error.is::<BadFile>() && manifest.exists(), "it is left for the newer program");
 }
 
@@ -366,6 +379,29 @@ fn a_run_at_a_constant_rate_can_be_given_more_steps() {
     place.finish("grown", &config);
     place.check_same(&whole, "grown", &longer, "13 steps, then 7 more");
     assert_eq!(RunFolder::new(place.path("grown")).config().unwrap(), longer);
+}
+
+#[test]
+fn a_run_that_is_given_more_steps_is_never_taken_for_done() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.train.min_lr_factor = 1.0;
+    let longer = RunConfig { train: crate::TrainConfig { steps: 20, ..config.train.clone() }, ..config.clone() };
+    let whole = place.finish("whole", &longer);
+    place.finish("short", &config);
+    for at in 0.. {
+        place.copy("short", "grown");
+        if place.fail("grown", &longer, at, true).is_none() {
+            assert!(at > 30, "{at}");
+            break;
+        }
+        let run = RunFolder::new(place.path("grown"));
+        if run.status().unwrap().unwrap().state == State::Done {
+            let (steps, last) = (run.config().unwrap().train.steps, run.metrics().unwrap().last().unwrap().step);
+            assert_eq!(steps, last, "call {at}");
+        }
+        place.check_same(&whole, "grown", &longer, &format!("call {at} of the disk failed"));
+    }
 }
 
 #[test]
@@ -438,7 +474,7 @@ fn a_spike_is_put_down_skipped_or_ends_the_run() {
     let train = |name: &str, on_spike| {
         let mut config = place.config();
         (config.train.steps, config.train.batch_size) = (400, 1);
-        (config.train.on_spike, config.train.eval_every, config.checkpoint.every) = (on_spike, 400, 100);
+        (config.train.on_spike, config.train.eval_every, config.checkpoint.every) = (on_spike, 400, 20);
         (place.train(name, &config, Arc::new(Disk)).unwrap(), RunFolder::new(place.path(name)), config)
     };
     let (_, warned, config) = train("warned", OnSpike::Warn);
@@ -457,9 +493,8 @@ fn a_spike_is_put_down_skipped_or_ends_the_run() {
     // The losses that one is held against are part of the state.
     let skipping =
         RunConfig { train: crate::TrainConfig { on_spike: OnSpike::Skip, ..config.train.clone() }, ..config };
-    let step = first.next_multiple_of(100) - 100;
-    if step > 0 {
-        place.stop_after("part", &skipping, step);
-        place.check_same(&skipped, "part", &skipping, "before a spike");
-    }
+    let step = (first - 1) / 20 * 20;
+    assert!(step > 0, "the first spike, in step {first}, comes after a checkpoint");
+    place.stop_after("part", &skipping, step);
+    place.check_same(&skipped, "part", &skipping, "before a spike");
 }

@@ -1,14 +1,14 @@
 //! What a run writes down step by step: `metrics.jsonl`, and the same for TensorBoard.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 
 use anyhow::{Context, Result};
 use blake3::Hasher;
 use data::{Class, Split};
 use serde::{Deserialize, Serialize};
 
-use crate::events::EventsFile;
+use crate::events::{EventsFile, now};
 use crate::folder::{read_file, unwritable};
 use crate::{BadFile, RunConfig, RunFolder};
 
@@ -83,16 +83,13 @@ impl Journal {
     /// A file that cannot be written, or does not hold any more what it held at the mark.
     pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>) -> Result<Self> {
         let path = folder.metrics_path();
-        let metrics = OpenOptions::new().append(true).create(true).open(&path).with_context(|| unwritable(&path))?;
-        let mut hash = Hasher::new();
-        let mut bytes = 0;
-        if let Some(mark) = from {
-            hash.update(&up_to(folder, mark)?);
-            bytes = mark.bytes;
-        }
-        folder.storage.cut(&metrics, bytes).with_context(|| unwritable(&path))?;
+        let metrics = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
+        let hash = from.map_or_else(|| Ok(Hasher::new()), |mark| up_to(folder, mark))?;
+        folder.storage.cut(&metrics, hash.count()).with_context(|| unwritable(&path))?;
+        // A checkpoint that names what is in a file is worth nothing without the file.
+        folder.storage.sync(&folder.path).with_context(|| unwritable(&path))?;
         let mut events = EventsFile::create(folder, config)?;
-        if bytes > 0 {
+        if from.is_some() {
             let started = folder.meta()?.started as f64;
             let mut seconds = 0.0;
             for line in folder.metrics()? {
@@ -108,27 +105,34 @@ impl Journal {
         let written = self.folder.storage.append(&mut self.metrics, text.as_bytes());
         written.with_context(|| unwritable(&self.folder.metrics_path()))?;
         self.hash.update(text.as_bytes());
-        self.events.scalars(EventsFile::now(), line.step, &scalars(line))
+        self.events.scalars(now(), line.step, &scalars(line))
     }
 
-    /// How far it is, once that is on the disk.
-    pub(crate) fn mark(&self) -> Result<Mark> {
+    /// Returns when everything is on the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
         let path = self.folder.metrics_path();
-        self.folder.storage.sync(&path).with_context(|| unwritable(&path))?;
-        Ok(Mark { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() })
+        self.folder.storage.sync(&path).with_context(|| unwritable(&path))
+    }
+
+    /// How far it is.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() }
     }
 }
 
-/// What `metrics.jsonl` held at a mark.
+/// The hash of what `metrics.jsonl` held at a mark.
 ///
 /// # Errors
 /// It holds something else now.
-pub(crate) fn up_to(folder: &RunFolder, mark: &Mark) -> Result<Vec<u8>, BadFile> {
+pub(crate) fn up_to(folder: &RunFolder, mark: &Mark) -> Result<Hasher, BadFile> {
     let path = folder.metrics_path();
-    let mut bytes = read_file(&path)?;
-    bytes.truncate(usize::try_from(mark.bytes).unwrap_or(usize::MAX));
-    if bytes.len() as u64 == mark.bytes && blake3::hash(&bytes).to_string() == mark.blake3 {
-        return Ok(bytes);
+    let bytes = read_file(&path)?;
+    let mut hash = Hasher::new();
+    if let Some(bytes) = usize::try_from(mark.bytes).ok().and_then(|n| bytes.get(..n)) {
+        hash.update(bytes);
+        if hash.finalize().to_string() == mark.blake3 {
+            return Ok(hash);
+        }
     }
     Err(BadFile::new(&path, format!("its first {} bytes are not those that the run wrote", mark.bytes)))
 }

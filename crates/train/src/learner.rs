@@ -7,7 +7,7 @@ use burn::optim::{
     AdamWConfig, AdamWState, AdaptiveMomentumState, GradientsAccumulator, GradientsParams, LearningRate,
     ModuleOptimizer, Optimizer, OptimizerRecord,
 };
-use burn::tensor::{Bytes, Device, ExecutionError, Int, Shape, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, ExecutionError, Int, Shape, Tensor, TensorData};
 use burn::train::metric::Adaptor;
 use burn::train::{InferenceStep, ItemLazy, Learner, TrainOutput, TrainStep};
 use burn_pack::Reader;
@@ -269,6 +269,9 @@ fn check_moments(model: &LanguageModel, record: Bytes) -> Result<(), String> {
     let reader = Reader::from_bytes(record).map_err(|error| error.to_string())?;
     let times: BTreeSet<String> = reader.scalars().keys().cloned().collect();
     let tensors = reader.into_tensors().map_err(|error| error.to_string())?;
+    if let Some(tensor) = tensors.iter().find(|tensor| tensor.param_id.is_none() || tensor.dtype != DType::F32) {
+        return Err(format!("its tensor {:?} is none of a parameter's", tensor.name));
+    }
     let tensors = tensors.into_iter().map(|tensor| (tensor.name, tensor.shape));
     let mut moments = Moments { times, tensors: tensors.collect(), wrong: None };
     model.visit(&mut moments);

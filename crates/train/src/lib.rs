@@ -32,6 +32,7 @@ pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
 pub use folder::{BadFile, Meta, Resumed, RunFolder, State, Status, read_text, write_whole};
 pub use journal::MetricLine;
 pub use metrics::duration;
+pub use needs::DiskNeeds;
 pub use run::{Display, Ending, Provenance, Refused, refuse_another, run};
 pub use same::first_difference;
 pub use sample::{Sampling, sample};

@@ -13,7 +13,7 @@ const BYTES_OF_A_TOKEN: f64 = 9.0;
 const BYTES_OF_A_STEP: f64 = 350.0;
 
 impl RunConfig {
-    /// Bytes of memory that a run's process holds at most on a CPU, with a corpus of so many tokens: an estimate, within 30% for
+    /// Bytes of memory that a run's process holds at most on a CPU, with so many tokens of its corpus in memory: an estimate, within 30% for
     /// models and batches of every kind that were tried. The form follows from what a step keeps for its backward pass; the factors
     /// are least squares over the peaks of 41 runs from 76 MiB to 1.2 GiB, of widths from 32 to 512, contexts from 32 to 512 and
     /// vocabularies from 52 to 50,257.
@@ -40,13 +40,24 @@ impl RunConfig {
         34.0 * MIB + BYTES_OF_A_TOKEN * corpus_tokens as f64 + 4.0 * numbers
     }
 
-    /// Bytes that a run leaves on the disk, and those that its checkpoints take while it is on its way.
-    pub fn disk_bytes(&self) -> (f64, f64) {
+    /// What a run needs on the disk.
+    pub fn disk_needs(&self) -> DiskNeeds {
         let weights = 4.0 * self.model.budget(self.vocab_size).params.total() as f64;
-        // Weights and two moments, and one more than what is kept while it is written.
+        // Weights and two moments.
         let checkpoint = 3.0 * weights;
-        let kept = if self.checkpoint.keep_best { checkpoint } else { 0.0 };
+        let kept = usize::from(self.checkpoint.keep_best) + usize::from(self.train.is_constant());
         let lines = BYTES_OF_A_STEP * self.train.steps as f64;
-        (weights + kept + lines, checkpoint * (self.checkpoint.keep_last + 1) as f64)
+        // One more than what is kept, while it is written.
+        let at_once = self.checkpoint.keep_last.min(self.train.steps.div_ceil(self.checkpoint.every)) + 1;
+        DiskNeeds { kept: weights + checkpoint * kept as f64 + lines, meanwhile: checkpoint * at_once as f64 }
     }
+}
+
+/// Bytes on the disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DiskNeeds {
+    /// That stay.
+    pub kept: f64,
+    /// Of checkpoints while the run is on its way.
+    pub meanwhile: f64,
 }

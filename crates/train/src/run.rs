@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
@@ -16,9 +16,10 @@ use burn::train::renderer::MetricsRenderer;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::{Interrupter, SupervisedTraining, TrainingStrategy};
 use data::{DataError, Dataset};
-use disk::lock;
+use disk::lock_within;
 
 use crate::checkpoint::{Checkpoints, TrainState};
+use crate::events::now;
 use crate::fit::StepLoop;
 use crate::folder::{Resumed, unwritable};
 use crate::learner::{LanguageModel, learner, resumed};
@@ -31,7 +32,7 @@ use crate::{ConfigError, Meta, RunConfig, RunFolder, State};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     Done,
-    /// Loss or gradient stopped being finite in the step after this one, or the loss leapt and was not to.
+    /// Loss or gradient stopped being finite in this step, or the loss leapt and was not to.
     Diverged {
         step: usize,
         /// Where, and from what.
@@ -78,6 +79,9 @@ pub fn run(
     run_in(&RunFolder::new(folder), config, provenance, display, stop)
 }
 
+/// Longest time for which a run waits for another process in its folder.
+const LEFT_OVER: Duration = Duration::from_secs(30);
+
 pub(crate) fn run_in(
     folder: &RunFolder,
     config: &RunConfig,
@@ -87,13 +91,17 @@ pub(crate) fn run_in(
 ) -> Result<Ending> {
     config.validate()?;
     folder.storage.create_dir(&folder.path).with_context(|| unwritable(&folder.path))?;
-    let _lock = lock(&folder.path)?;
+    // A process that was left over by a study that was killed saves its state first.
+    let _lock = lock_within(&folder.path, LEFT_OVER)?;
     let checkpoints = Checkpoints::open(folder, config)?;
     refuse_another(folder, config)?;
-    folder.write("config.toml", &toml::to_string(config)?)?;
     let step = folder.status().ok().flatten().map_or(0, |status| status.step);
+    // In this order: no run that is to be given more steps may look done.
     folder.set_status(State::Running, step, None)?;
+    folder.write("config.toml", &toml::to_string(config)?)?;
     let caught = catch_unwind(AssertUnwindSafe(|| train(config, folder, checkpoints, provenance, display, stop)));
+    // That of the last checkpoint.
+    let step = folder.status().ok().flatten().map_or(step, |status| status.step);
     let result = caught.unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         match message.unwrap_or("a panic without a message") {
@@ -133,13 +141,10 @@ pub fn refuse_another(folder: &RunFolder, config: &RunConfig) -> Result<(), Refu
     if config.continues(&earlier) || !Checkpoints::are_in(folder) {
         return Ok(());
     }
-    let mut differences = config.differences(&earlier);
-    if differences.is_empty() {
-        differences.push(format!("{} of study {}, now {}", earlier.label(), earlier.study, config.label()));
-    }
     let problem = format!(
-        "holds a half-finished run of another configuration ({}); finish it as it was, choose another --out, or move it away",
-        differences.join("; ")
+        "holds a half-finished run of another configuration ({}); finish it as it was (meta.json has its command), choose another \
+         --out, or move it away",
+        config.changes_since(&earlier)
     );
     Err(Refused { path: folder.path.clone(), problem })
 }
@@ -168,21 +173,25 @@ fn train(
         return Err(ConfigError(format!("vocab_size = {}: the corpus has {found} token ids", config.vocab_size)).into());
     }
     let device = config.backend.device()?.autodiff();
-    let (learner, from) = match checkpoints.newest(|checkpoint| {
+    let resumed = checkpoints.newest(|checkpoint| {
         let state = checkpoint.state.clone();
         Ok((resumed(config, &device, checkpoint)?, state))
-    })? {
+    })?;
+    folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
+    let fresh = meta(config, &data, provenance);
+    let (learner, from) = match resumed {
         Some((learner, state)) => {
-            let mut meta = folder.meta()?;
-            let commit = provenance.commit;
-            meta.resumed.push(Resumed { step: state.step, commit, cpu: cpu(), at: now() });
+            let again =
+                Resumed { step: state.step, commit: fresh.commit.clone(), cpu: fresh.cpu.clone(), at: fresh.started };
+            // What is lost of it does not keep a run from its end.
+            let mut meta = folder.meta().unwrap_or(fresh);
+            meta.resumed.push(again);
             folder.write_json("meta.json", &meta)?;
             tracing::info!(step = state.step, "goes on");
             (learner, state)
         }
         None => {
-            folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
-            folder.write_json("meta.json", &meta(config, &data, provenance))?;
+            folder.write_json("meta.json", &fresh)?;
             tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
             (learner(config, &device), TrainState::default())
         }
@@ -196,6 +205,7 @@ fn train(
         checkpoints,
         from,
         outlet: Mutex::new(outlet),
+        stop,
         ending: Mutex::new(None),
     });
     let interrupter = Interrupter::new();
@@ -203,7 +213,6 @@ fn train(
         Display::Dashboard => Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None)),
         Display::Plain => Box::new(PlainRenderer::new()),
     };
-    watch(stop, interrupter.clone());
     let result = with_gauges(SupervisedTraining::new(&folder.path, Arc::new(NoLoader), Arc::new(NoLoader)))
         .with_application_logger(None)
         .with_metric_logger(NoLog)
@@ -221,10 +230,11 @@ fn train(
     }
     if ending == Ending::Done {
         save(&result.model, folder)?;
-        folder.set_status(State::Done, config.train.steps, None)?;
-        // A run whose rate does not fall can be given more steps.
-        let can_grow = config.train.min_lr_factor == 1.0;
-        steps.checkpoints.prune(usize::from(can_grow), &state)?;
+        folder.set_done(config.train.steps)?;
+        // What is left over is in nobody's way.
+        if let Err(error) = steps.checkpoints.clear(&state) {
+            tracing::warn!("{error:#}");
+        }
     }
     tracing::info!(?ending, "ends");
     Ok(ending)
@@ -242,16 +252,6 @@ fn with_gauges(training: SupervisedTraining<LanguageModel>) -> SupervisedTrainin
         .metric_train_numeric(Gauge::time_left())
 }
 
-/// Passes a request to stop on to burn. The thread ends with the process.
-fn watch(stop: Arc<AtomicBool>, interrupter: Interrupter) {
-    std::thread::spawn(move || {
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        interrupter.stop(Some("asked to stop"));
-    });
-}
-
 /// Writes the weights as safetensors, under their module paths.
 fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     let path = folder.weights_path();
@@ -265,24 +265,17 @@ fn save(model: &LanguageModel, folder: &RunFolder) -> Result<()> {
     write().with_context(|| unwritable(&path))
 }
 
-fn cpu() -> String {
-    let mut system = sysinfo::System::new();
-    system.refresh_cpu_all();
-    system.cpus().first().map_or("unknown".to_string(), |cpu| cpu.brand().trim().to_string())
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
     let budget = config.model.budget(config.vocab_size);
+    let mut system = sysinfo::System::new();
+    system.refresh_cpu_all();
+    let cpu = system.cpus().first().map_or("unknown".to_string(), |cpu| cpu.brand().trim().to_string());
     Meta {
         commit: provenance.commit,
         version: provenance.version,
         burn: "0.22.1".into(),
         os: sysinfo::System::long_os_version().unwrap_or_else(|| std::env::consts::OS.into()),
-        cpu: cpu(),
+        cpu,
         threads: std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(0),
         command: provenance.command,
         corpus_sha256: data.origin.sha256.clone(),
@@ -290,7 +283,7 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
         flops_per_token: budget.flops.total(),
         split_rule: data.origin.split_rule.clone(),
         account: data.account.clone(),
-        started: now(),
+        started: now() as u64,
         resumed: vec![],
     }
 }

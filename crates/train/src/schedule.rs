@@ -12,7 +12,9 @@ impl TrainConfig {
         if step <= self.warmup_steps {
             return self.lr * step as f64 / self.warmup_steps as f64;
         }
-        let done = (step - self.warmup_steps) as f64 / (self.steps - self.warmup_steps) as f64;
+        // Who only measures steps may take more of them.
+        let done = (step - self.warmup_steps) as f64 / self.steps.saturating_sub(self.warmup_steps).max(1) as f64;
+        let done = done.min(1.0);
         let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
         self.lr * (self.min_lr_factor + (1.0 - self.min_lr_factor) * cosine)
     }
@@ -59,6 +61,7 @@ mod tests {
         assert!(config.lr_at(1) < 1.0 && config.lr_at(10).abs() < 1e-12);
         let config = TrainConfig { warmup_steps: 20, ..config };
         assert_eq!(config.lr_at(10), 0.5);
+        assert!(config.lr_at(21).is_finite() && config.lr_at(400) == 0.0);
     }
 
     #[test]

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Losses that one is held against.
 const WINDOW: usize = 50;
 
-/// Standard deviations above their mean from which on a loss is a spike. Losses of batches scatter about normally: by chance
-/// one in a billion lies so far out.
-const FROM: f64 = 6.0;
+/// Standard deviations above their mean from which on a loss is a spike. Losses of batches scatter about normally: against a mean and a
+/// deviation that are themselves estimated from the window, one in some millions lies so far out by chance.
+const THRESHOLD: f64 = 6.0;
 
 /// The losses of the last steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,14 +19,15 @@ pub(crate) struct Window(
 );
 
 impl Window {
-    /// How far a loss lies above those before it, in their standard deviations, if that makes it a spike.
+    /// The z-score of a loss, in standard deviations of those before it above their mean, if that makes it a spike; `None` also while
+    /// there are too few to tell.
     pub(crate) fn spike(&self, loss: f64) -> Option<f64> {
         let n = self.0.len() as f64;
         let losses = || self.0.iter().map(|&bits| f64::from_bits(bits));
         let mean = losses().sum::<f64>() / n;
         let deviation = (losses().map(|loss| (loss - mean).powi(2)).sum::<f64>() / n).sqrt();
         let z = (loss - mean) / deviation;
-        (self.0.len() == WINDOW && z.is_finite() && z > FROM).then_some(z)
+        (self.0.len() == WINDOW && z.is_finite() && z > THRESHOLD).then_some(z)
     }
 
     /// The next loss, in place of the oldest.

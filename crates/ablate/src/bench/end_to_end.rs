@@ -10,7 +10,7 @@ use study::Plan;
 use train::{ConfigError, EVAL_BATCH_SIZE};
 
 use super::contestant::{NO_TORCH, Process, pytorch, pytorch_job};
-use crate::cli::{Bench, Opponent, Run};
+use crate::cli::{Bench, How, Opponent};
 use crate::print;
 use crate::processes::{self, Outcome};
 
@@ -45,9 +45,9 @@ pub fn measure(plan: &mut Plan, args: &Bench) -> Result<EndToEnd> {
         .into());
     }
     let folder = tempfile::tempdir().context("no temporary folder can be made")?;
-    let run = Run { study: args.study.clone(), jobs: None, max_memory: None, plain: true, out: folder.path().into() };
+    let how = How { jobs: None, max_memory: None, plain: true, out: folder.path().into() };
     let start = Instant::now();
-    if !matches!(processes::run_study(plan, &run)?, Outcome::Ended) {
+    if !matches!(processes::run_study(plan, &how)?, Outcome::Ended) {
         return Err(ConfigError("the study did not come to its end, so its time says nothing".into()).into());
     }
     let ours = start.elapsed().as_secs_f64();

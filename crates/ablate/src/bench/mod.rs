@@ -11,9 +11,10 @@ use std::fs::OpenOptions;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use study::Plan;
-use train::{ConfigError, median, write_whole};
+use train::{ConfigError, DiskNeeds, median, write_whole};
 
 use crate::cli::{Bench, Opponent};
+use crate::resources::size;
 use crate::{plan, resources};
 use contestant::Contestant;
 
@@ -69,18 +70,18 @@ pub fn forecast(plan: &Plan) -> Result<String> {
         };
         let n_runs = plan.study.seeds + tuning.len() / plan.study.variants.len();
         seconds += step * (config.train.steps * n_runs) as f64;
-        let (kept, meanwhile) = config.disk_bytes();
+        let DiskNeeds { kept, meanwhile } = config.disk_needs();
         bytes += kept * n_runs as f64;
         most_meanwhile = meanwhile.max(most_meanwhile);
     }
+    let memory = plan.memory_bytes().map(|bytes| format!("about {} of memory for each run\n", size(bytes)));
     Ok(format!(
         "about {} of training with {at_once} runs at a time, by {FORECAST_STEPS} steps of each variant just now; evaluation \
-         comes on top\nabout {:.0} MB of memory for each of these\nabout {:.0} MB on disk, and {:.0} MB more for \
-         checkpoints meanwhile\n",
+         comes on top\n{}about {} on disk, and {} more for checkpoints meanwhile\n",
         train::duration(seconds / at_once as f64),
-        plan.memory_bytes() / 1e6,
-        bytes / 1e6,
-        most_meanwhile * at_once as f64 / 1e6
+        memory.unwrap_or_default(),
+        size(bytes),
+        size(most_meanwhile * at_once as f64)
     ))
 }
 
