@@ -245,8 +245,7 @@ fn train_run(
     stop: Arc<AtomicBool>,
 ) -> Result<u8> {
     std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-    let log = disk::open_to_append(&folder.join("log.txt"));
-    let log = log.with_context(|| format!("{}: the log cannot be written", folder.display()))?;
+    let log = processes::open_log(folder)?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();
     // This thread is one of those that compute: with one thread, nothing is handed over.
     rayon::ThreadPoolBuilder::new().use_current_thread().build_global().context("the threads cannot be started")?;

@@ -1,7 +1,7 @@
 //! Runs a study: one process per run, several at a time.
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -391,8 +391,7 @@ pub fn ask_to_stop(child: &Child) {
 fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     let path = &job.folder.path;
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
-    let log = disk::open_to_append(&path.join("log.txt"));
-    let log = log.with_context(|| format!("{}: the log cannot be written", path.display()))?;
+    let log = open_log(path)?;
     let mut command = worker(path, &job.config)?;
     command.env("RAYON_NUM_THREADS", threads.to_string());
     // Memory that one step frees the next step needs again: giving it back in between costs about 4% of the time.
@@ -415,6 +414,12 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     };
     let lines = child.stdout.take().map(pass_on);
     Ok(Worker { child, lines })
+}
+
+/// The log of a run, to be written to.
+pub fn open_log(folder: &Path) -> Result<File> {
+    let path = folder.join("log.txt");
+    disk::open_to_append(&path).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// The process of a run, to be started.
