@@ -29,6 +29,11 @@ data-medium:
 kill-loop:
     ABLATE_KILLS=200 ABLATE_STOPS=60 cargo test --package ablate --test interrupted -- --nocapture
 
+# A study as an array on a real Slurm on this machine, which this installs from Debian; as root (about 4 minutes)
+slurm:
+    cargo build
+    bash crates/ablate/tests/fixtures/slurm.sh "${CARGO_TARGET_DIR:-target}/debug/ablate"
+
 # Damage every file that is read, 2,000 times each (about 8 minutes)
 fuzz:
     ABLATE_CASES=2000 cargo test --package ablate --test damaged -- --nocapture

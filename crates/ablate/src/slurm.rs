@@ -215,7 +215,7 @@ exit "$code"
         let program = quoted(&self.program);
         let command = if self.tasks.are_tuning {
             // Now the learning rates can be chosen: the same command submits what comes next.
-            let args = std::env::args_os().skip(1).map(|arg| quoted(Path::new(&arg)));
+            let args = std::env::args_os().skip(1).filter(|arg| arg != "--dry-run").map(|arg| quoted(Path::new(&arg)));
             args.fold(program, |command, arg| format!("{command} {arg}"))
         } else {
             format!("{program} report {}", quoted(&self.tasks.folder))

@@ -753,3 +753,77 @@ fn the_dashboard_gives_the_terminal_back() {
     // What changes is drawn, so only the last metric's name stands in one piece.
     assert!(shown.contains("reference's, nats per token"), "{shown}");
 }
+
+#[test]
+fn a_plan_is_run_task_by_task() {
+    let place = Place::new();
+    place.fails(&["status", "small"], 5, "runs/small: there is no such folder");
+    assert_eq!(place.ok(&["plan", "small"]), "runs/small/plan.jsonl: 4 runs\n");
+    let plan = fs::read(place.path("runs/small/plan.jsonl")).unwrap();
+    place.ok(&["plan", "small"]);
+    assert_eq!(plan, fs::read(place.path("runs/small/plan.jsonl")).unwrap(), "the same list each time");
+    assert!(place.ok(&["status", "small"]).ends_with("0 of 4 runs have ended\n"));
+    let task = |index: &str| ["run", "--plan", "runs/small/plan.jsonl", "--index", index].map(String::from);
+    let run = |index: &str| place.ok(&task(index).each_ref().map(String::as_str));
+    run("1");
+    // What is complete is left alone.
+    let before = metrics(&place.path("runs/small/swiglu/seed-0"));
+    assert_eq!(run("1"), "");
+    assert_eq!(before, metrics(&place.path("runs/small/swiglu/seed-0")));
+    for (variable, index) in [("SLURM_ARRAY_TASK_ID", "0"), ("JOB_COMPLETION_INDEX", "2")] {
+        place.ablate(&["run", "--plan", "runs/small/plan.jsonl"]).env(variable, index).assert().success();
+    }
+    let status = place.ok(&["status", "small"]);
+    assert!(
+        status.contains("baseline/seed-1         done  12/12") && status.ends_with("3 of 4 runs have ended\n"),
+        "{status}"
+    );
+    // The same runs as of a study in one go, which goes on with what is left.
+    assert!(place.ok(&["small"]).contains("1 to do (3 complete"));
+    place.ok(&["small", "--out", "whole"]);
+    for label in ["baseline/seed-0", "swiglu/seed-0", "baseline/seed-1", "swiglu/seed-1"] {
+        let [a, b] = ["runs/small", "whole/small"].map(|study| metrics(&place.path(study).join(label)));
+        assert_eq!(a, b, "{label}");
+    }
+    let plan = ["run", "--plan", "runs/small/plan.jsonl"];
+    place.fails(&plan, 2, "--index is not given, and no scheduler has set SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX");
+    place.fails(&[&plan[..], &["--index", "4"]].concat(), 2, "--index 4: runs/small/plan.jsonl has 4 runs, from 0");
+    let text = fs::read_to_string(place.path("runs/small/plan.jsonl")).unwrap();
+    fs::write(place.path("runs/small/plan.jsonl"), text.replace("swiglu/seed-0", "../../away")).unwrap();
+    place.fails(&[&plan[..], &["--index", "0"]].concat(), 5, "line 2 is no run of a plan");
+}
+
+#[test]
+fn an_array_is_what_the_study_asks_for() {
+    let place = Place::new();
+    let study = STUDY.to_string()
+        + "[slurm]\ntime = \"02:00:00\"\npartition = \"gpu\"\ncpus = 4\nconcurrency = 8\noptions = [\"--account=my lab\"]\n";
+    fs::write(place.path("experiments/small.toml"), study).unwrap();
+    place.ok(&["run", "small", "--seeds", "1"]);
+    let script = place.ok(&["submit", "small", "--slurm", "--dry-run"]);
+    for line in [
+        "#SBATCH --array=2-3%8",
+        "#SBATCH --time=02:00:00",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --cpus-per-task=4",
+        "#SBATCH \"--account=my lab\"",
+        "#SBATCH --signal=B:USR1@60",
+        "#SBATCH --requeue",
+    ] {
+        assert!(script.contains(&format!("{line}\n")), "no {line} in {script}");
+    }
+    assert!(script.contains("/runs/small/plan.jsonl' &\n") && script.contains(" report '"), "{script}");
+    assert!(!place.path("runs/small/plan.jsonl").exists(), "a dry run writes nothing");
+    let submit = ["submit", "small", "--slurm"];
+    let output = place.ablate(&submit).env("PATH", "").output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("sbatch cannot be started"), "{error}");
+    place.ok(&["run", "small"]);
+    assert_eq!(place.ok(&submit), "small: all 4 runs are complete\n");
+    place.ablate(&["submit", "small"]).assert().code(2);
+    // The learning rates of a sweep come first.
+    let study = STUDY.replace("[train]\n", "[train]\nlr = { sweep = [1e-3, 3e-3, 1e-2] }\n");
+    fs::write(place.path("experiments/tuned.toml"), study).unwrap();
+    let script = place.ok(&["submit", "tuned", "--slurm", "--dry-run"]);
+    assert!(script.contains("--array=0-11\n") && script.contains("'submit' 'tuned' '--slurm'"), "{script}");
+}
