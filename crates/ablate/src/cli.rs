@@ -77,6 +77,14 @@ pub enum Command {
     Sample(Sample),
     /// Probe every norm and feed-forward for the rules of a language model, and print who keeps and who breaks them
     Check,
+    /// List the backends of this program and the devices that are there for them
+    Devices,
+    /// Compare a backend with the CPU: operations, every gradient, and 50 training steps of four models; 1 if it differs
+    Selftest {
+        /// Which backend
+        #[arg(long, default_value = "wgpu", value_parser = by_name::<Backend>())]
+        backend: Backend,
+    },
     /// Write a finished run as a folder that Hugging Face transformers loads
     Export(Export),
     /// Read a Llama or GPT-2 folder of Hugging Face transformers as a finished run, for `sample` and `export`

@@ -5,6 +5,7 @@ mod borrowed;
 mod claims;
 mod cli;
 mod corpora;
+mod devices;
 mod processes;
 mod rerun;
 mod resources;
@@ -103,6 +104,8 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&(train::sample(&RunFolder::new(args.run), &sampling)? + "\n"))
         }
         Command::Check => check(),
+        Command::Devices => devices::list(),
+        Command::Selftest { backend } => devices::selftest(backend),
         Command::Export(args) => {
             let out = args.out.unwrap_or_else(|| args.run.join("hf"));
             match args.to {

@@ -18,7 +18,7 @@ use crate::borrowed::Borrowed;
 use crate::resources::{check_space, cores, most_at_once};
 use crate::screen::{Screen, Wish};
 use crate::stop::Requests;
-use crate::{can_draw, cli, print, stop, warn};
+use crate::{can_draw, cli, devices, print, stop, warn};
 
 /// How a study came to its end.
 pub enum Outcome {
@@ -88,6 +88,7 @@ pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
         most_at_once(plan, how.jobs.map_or(cores(), usize::from).min(most), how.max_memory)?
     };
     let stop = stop::on_signal()?;
+    plan.study.checked = devices::checked(plan.backend())?;
     let folder = how.out.join(&plan.study.name);
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.

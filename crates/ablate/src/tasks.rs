@@ -10,7 +10,7 @@ use study::{Plan, Study};
 use train::{BadFile, ConfigError, Display, RunConfig, RunFolder, read_text, write_whole};
 
 use crate::processes::{is_complete, make_room};
-use crate::{processes, stop, train_run};
+use crate::{devices, processes, stop, train_run};
 
 /// One run of a plan: a line of `plan.jsonl`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -140,6 +140,7 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     if is_complete(&run, &task.config)? {
         return Ok(0);
     }
+    devices::checked(task.config.backend)?;
     make_room(&run, &task.config, folder)?;
     train_run(&task.config, &run.path, processes::command_line(), Display::Plain, stop)
 }

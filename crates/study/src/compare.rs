@@ -128,6 +128,7 @@ impl Comparison {
                 notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
             }
         }
+        notes.extend(self.study.checked.clone());
         if !self.same_program {
             notes.push("Runs are of different commits or processors: differences may come from that.".into());
         }
@@ -409,6 +410,7 @@ mod tests {
             seeds: 3,
             grid: vec![],
             sweep: None,
+            checked: None,
             variants: variants.iter().map(variant).collect(),
         };
         StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![] }

@@ -68,6 +68,9 @@ pub struct Study {
     /// How each variant's learning rate is chosen, if it is.
     #[serde(default)]
     pub sweep: Option<Sweep>,
+    /// Of a GPU: which it is, and how far it is from the CPU, in words.
+    #[serde(default)]
+    pub checked: Option<String>,
     /// The reference first.
     pub variants: Vec<Variant>,
 }
@@ -206,6 +209,7 @@ impl Plan {
             seeds: settings.seeds,
             grid: grid.iter().map(|levels| Factor::of(levels)).collect(),
             sweep: rates.map(|rates| Sweep { rates, seeds: settings.tuning_seeds }),
+            checked: None,
             variants: vec![reference.description(vec![], vec![0; grid.len()])],
         };
         if let (Some(sweep), Some(change)) = (&study.sweep, sweep_of) {
@@ -250,6 +254,11 @@ impl Plan {
         let (n_train, n_valid, n_in_memory) = (data.n_train(), data.n_valid(), data.n_in_memory());
         let text = Text { split_rule: data.origin.split_rule, n_train, n_valid, n_in_memory, account: data.account };
         Ok(Plan { study, settings, variants, text })
+    }
+
+    /// That of all runs.
+    pub fn backend(&self) -> Backend {
+        self.variants[0].config.backend
     }
 
     /// Every run, one seed after the other, so that differences can be taken early. Of a study with a sweep, at rates that

@@ -62,9 +62,36 @@ impl Backend {
             #[allow(deprecated, reason = "complete in burn 0.22, which is pinned")]
             Backend::Ndarray => Device::ndarray(),
             #[cfg(feature = "wgpu")]
+            Backend::Wgpu if self.device_names()?.is_empty() => {
+                return Err(ConfigError(
+                    "backend `wgpu`: no device can be found here; without a GPU, Mesa's software Vulkan is one \
+                     (`ablate devices`)"
+                        .into(),
+                ));
+            }
+            #[cfg(feature = "wgpu")]
             Backend::Wgpu => Device::wgpu(Default::default()),
             #[allow(unreachable_patterns, reason = "which patterns remain depends on the features")]
             absent => unreachable!("{absent} passed `require`"),
+        })
+    }
+
+    /// The names of the devices that are there for this backend; the first is used.
+    ///
+    /// # Errors
+    /// As [`Backend::require`].
+    pub fn device_names(self) -> Result<Vec<String>, ConfigError> {
+        self.require()?;
+        Ok(match self {
+            #[cfg(feature = "wgpu")]
+            Backend::Wgpu => {
+                let devices = Device::enumerate(burn::tensor::DeviceType::Wgpu);
+                devices
+                    .into_iter()
+                    .map(|device| device.identity().map_or("unnamed".into(), |known| known.name))
+                    .collect()
+            }
+            _ => vec!["the CPU".into()],
         })
     }
 }

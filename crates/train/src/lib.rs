@@ -16,12 +16,14 @@ mod journal;
 mod learner;
 mod metrics;
 mod needs;
+mod operations;
 mod plain;
 mod records;
 mod run;
 mod same;
 mod sample;
 mod schedule;
+mod selftest;
 mod spike;
 mod stepper;
 
@@ -36,6 +38,7 @@ pub use needs::DiskNeeds;
 pub use run::{Display, Ending, Provenance, Refused, refuse_another, run};
 pub use same::first_difference;
 pub use sample::{Sampling, sample};
+pub use selftest::{Agreement, selftest};
 pub use stepper::{Stepper, Turn};
 
 /// A choice that cannot be run. One sentence that names the key, its value and what would be right.
