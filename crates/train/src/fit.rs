@@ -22,7 +22,7 @@ use crate::config::OnSpike;
 use crate::diverged::first_not_finite;
 use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::journal::{Journal, MetricLine};
-use crate::learner::{LanguageModel, Report, gradients, update};
+use crate::learner::{LanguageModel, Report, Unread, compute, update};
 use crate::records::Outlet;
 use crate::{Ending, RunConfig, RunFolder, State};
 
@@ -55,142 +55,19 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
         _starting_epoch: usize,
     ) -> (LanguageModel, SupervisedTrainingEventProcessor<LanguageModel>) {
         let mut state = self.from.clone();
-        let ending = self.steps(&mut learner, &mut components, &mut state).map(|ending| (ending, state));
+        let mut run = || {
+            let journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
+            let (start, last) = (Instant::now(), Instant::now());
+            let (learner, components, state) = (&mut learner, &mut components, &mut state);
+            Running { of: self, learner, components, state, journal, unread: vec![], start, last }.steps()
+        };
+        let ending = run().map(|ending| (ending, state));
         *self.ending.lock().expect("no panic while it is held") = Some(ending);
         (learner.model(), components.event_processor)
     }
 }
 
 impl StepLoop {
-    /// A checkpoint lies between a step and its evaluation, so that a run can stop in the middle of either.
-    fn steps(
-        &self,
-        learner: &mut Learner<LanguageModel>,
-        components: &mut Components,
-        state: &mut TrainState,
-    ) -> Result<Ending> {
-        let RunConfig { train, checkpoint, .. } = &self.config;
-        let mut journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
-        let start = Instant::now();
-        let all = LearnerEvent::StartSplit { epoch_number: 1, total_items: train.steps };
-        components.event_processor.process_train(all)?;
-        let mut saved = state.step;
-        loop {
-            let is_last = state.step == train.steps;
-            let evaluates = state.step > 0 && (state.step.is_multiple_of(train.eval_every) || is_last);
-            let is_due = state.step.is_multiple_of(checkpoint.every) || is_last || evaluates && checkpoint.keep_best;
-            let should_stop = self.should_stop(components);
-            if saved < state.step && (is_due || should_stop) {
-                self.save(learner, components, state, &journal)?;
-                saved = state.step;
-            }
-            if should_stop {
-                return Ok(Ending::Stopped { step: state.step });
-            }
-            if evaluates {
-                match self.evaluate(learner, components, state, &mut journal)? {
-                    // Asked to stop: back to where that is done.
-                    None => continue,
-                    Some(loss) if !loss.is_finite() => {
-                        let why = format!("step {}: the validation loss is {loss}", state.step);
-                        return self.diverged(&journal, state.step, why);
-                    }
-                    Some(_) if is_last => break,
-                    Some(_) => {}
-                }
-            }
-            if let Some(why) = self.step(learner, components, state, &mut journal, start)? {
-                return self.diverged(&journal, state.step + 1, format!("step {}: {why}", state.step + 1));
-            }
-        }
-        components.event_processor.process_train(LearnerEvent::EndSplit(1))?;
-        journal.sync()?;
-        Ok(Ending::Done)
-    }
-
-    /// Whether a signal or the dashboard asks for it.
-    fn should_stop(&self, components: &Components) -> bool {
-        self.stop.load(Ordering::Relaxed) || components.interrupter.should_stop()
-    }
-
-    /// One step of training; why the run cannot go on, if it cannot.
-    fn step(
-        &self,
-        learner: &mut Learner<LanguageModel>,
-        components: &mut Components,
-        state: &mut TrainState,
-        journal: &mut Journal,
-        start: Instant,
-    ) -> Result<Option<String>> {
-        let RunConfig { seed, train, .. } = &self.config;
-        let step = state.step + 1;
-        let step_start = Instant::now();
-        let batch = self.data.train_batch(*seed, step, train.batch_size);
-        self.seed_dropout(step);
-        let (output, grads, grad_norm) = gradients(learner, &batch, &self.config);
-        let loss = output.loss();
-        if !loss.is_finite() || !grad_norm.is_finite() {
-            return Ok(Some(self.not_finite(&learner.model(), step, &batch, &grads, loss)));
-        }
-        let spike = state.window.spike(loss);
-        state.window.push(loss);
-        if let Some(z) = spike {
-            let what = format!("the loss {loss:.4} is {z:.1} standard deviations above the mean of those before it");
-            tracing::warn!(step, "spike: {what}");
-            if train.on_spike == OnSpike::Stop {
-                return Ok(Some(format!("{what}, and train.on_spike = \"stop\"")));
-            }
-        }
-        let is_skipped = spike.is_some() && train.on_spike == OnSpike::Skip;
-        let lr = update(learner, (!is_skipped).then_some(grads));
-        state.step = step;
-        state.tokens += output.n_tokens;
-
-        let seconds = step_start.elapsed().as_secs_f64();
-        journal.write(&MetricLine {
-            lr: Some(lr),
-            grad_norm: Some(grad_norm),
-            spike,
-            ..MetricLine::new(step, Split::Train, loss, seconds)
-        })?;
-        let done = (step - self.from.step) as f64;
-        let seconds_left = start.elapsed().as_secs_f64() / done * (train.steps - step) as f64;
-        let tokens_per_second = output.n_tokens as f64 / seconds;
-        let report = Report { lr, tokens_per_second, seconds_left, ..output };
-        components.event_processor.process_train(LearnerEvent::ProcessedItem(self.item(step, report)))?;
-        Ok(None)
-    }
-
-    /// The validation loss, which is written down if it is finite; `None` if a stop was asked for before there was one.
-    fn evaluate(
-        &self,
-        learner: &Learner<LanguageModel>,
-        components: &mut Components,
-        state: &mut TrainState,
-        journal: &mut Journal,
-    ) -> Result<Option<f64>> {
-        let start = Instant::now();
-        let should_stop = || self.should_stop(components);
-        let report = evaluate(&learner.model().valid(), &self.data, BATCH_SIZE, should_stop);
-        let Some(report) = report else { return Ok(None) };
-        let loss = report.loss();
-        if !loss.is_finite() {
-            return Ok(Some(loss));
-        }
-        if state.best.is_none_or(|(_, bits)| loss < f64::from_bits(bits)) {
-            state.best = Some((state.step, loss.to_bits()));
-        }
-        let bits = report.nats / std::f64::consts::LN_2;
-        journal.write(&MetricLine {
-            bits_per_byte: Some(bits / self.data.valid_bytes as f64),
-            classes: report.classes.iter().map(|(&class, (nats, n))| (class, nats / *n as f64)).collect(),
-            ..MetricLine::new(state.step, Split::Valid, loss, start.elapsed().as_secs_f64())
-        })?;
-        tracing::info!(step = state.step, loss, "evaluated");
-        components.event_processor.process_valid(LearnerEvent::ProcessedItem(self.item(state.step, report)))?;
-        Ok(Some(loss))
-    }
-
     fn item(&self, step: usize, report: Report) -> TrainingItem<Report> {
         TrainingItem::new(report, Progress::new(step, self.config.train.steps, Some("steps".into())), Some(step), None)
     }
@@ -199,52 +76,227 @@ impl StepLoop {
         self.device.seed(stream(self.config.seed, &format!("dropout/{step}")).next_u64());
     }
 
-    /// Writes a checkpoint.
-    fn save(
-        &self,
-        learner: &Learner<LanguageModel>,
-        components: &mut Components,
-        state: &mut TrainState,
-        journal: &Journal,
-    ) -> Result<()> {
-        journal.sync()?;
-        state.metrics = Some(journal.mark());
-        // Running statistics lag one step behind until a model for inference is made of the one in training.
-        drop(learner.model().valid());
-        let checkpointer = components.checkpointer.as_mut().context("burn was given checkpointers")?;
-        checkpointer.checkpoint(learner, state.step, &components.event_store);
-        let outlet = self.outlet.lock().expect("no panic while it is held");
-        let (model, optimizer) = (outlet.model.recv()?, outlet.optimizer.recv()?);
-        self.checkpoints.save(model, optimizer, state)?;
-        self.folder.set_status(State::Running, state.step, None)
+    /// Steps whose numbers are read together. On the CPU they are there at once; a GPU would have to come to a halt for each, and only
+    /// where a spike decides about the next step it does.
+    fn read_every(&self) -> usize {
+        let waits = self.config.backend.is_cpu() || self.config.train.on_spike != OnSpike::Warn;
+        if waits { 1 } else { READ_EVERY }
+    }
+}
+
+const READ_EVERY: usize = 16;
+
+/// A run on its way.
+struct Running<'a> {
+    of: &'a StepLoop,
+    learner: &'a mut Learner<LanguageModel>,
+    components: &'a mut Components,
+    state: &'a mut TrainState,
+    journal: Journal,
+    /// Steps that were taken and not looked at, each with its learning rate.
+    unread: Vec<(Unread, f64)>,
+    start: Instant,
+    /// When the last step was looked at.
+    last: Instant,
+}
+
+/// A step whose numbers are not finite, and what is wrong.
+type Wrong = (usize, String);
+
+impl Running<'_> {
+    /// A checkpoint lies between a step and its evaluation, so that a run can stop in the middle of either.
+    fn steps(&mut self) -> Result<Ending> {
+        let RunConfig { train, checkpoint, .. } = &self.of.config;
+        let all = LearnerEvent::StartSplit { epoch_number: 1, total_items: train.steps };
+        self.components.event_processor.process_train(all)?;
+        let mut saved = self.state.step;
+        loop {
+            let step = self.state.step;
+            let is_last = step == train.steps;
+            let evaluates = step > 0 && (step.is_multiple_of(train.eval_every) || is_last);
+            let is_due = step.is_multiple_of(checkpoint.every) || is_last || evaluates && checkpoint.keep_best;
+            let should_stop = self.should_stop();
+            if (is_due || evaluates || should_stop)
+                && let Some(wrong) = self.read()?
+            {
+                return self.diverged(wrong);
+            }
+            if saved < step && (is_due || should_stop) {
+                self.save()?;
+                saved = step;
+            }
+            if should_stop {
+                return Ok(Ending::Stopped { step });
+            }
+            if evaluates {
+                match self.evaluate()? {
+                    // Asked to stop: back to where that is done.
+                    None => continue,
+                    Some(loss) if !loss.is_finite() => {
+                        return self.diverged((step, format!("the validation loss is {loss}")));
+                    }
+                    Some(_) if is_last => break,
+                    Some(_) => {}
+                }
+            }
+            if let Some(wrong) = self.step()? {
+                return self.diverged(wrong);
+            }
+        }
+        self.components.event_processor.process_train(LearnerEvent::EndSplit(1))?;
+        self.journal.sync()?;
+        Ok(Ending::Done)
     }
 
-    /// Where a step's numbers stopped being finite, in words.
-    fn not_finite(
-        &self,
-        model: &LanguageModel,
-        step: usize,
-        batch: &Batch,
-        grads: &GradientsParams,
-        loss: f64,
-    ) -> String {
+    /// Whether a signal or the dashboard asks for it.
+    fn should_stop(&self) -> bool {
+        self.of.stop.load(Ordering::Relaxed) || self.components.interrupter.should_stop()
+    }
+
+    /// One step of training; what is wrong, if the run cannot go on.
+    fn step(&mut self) -> Result<Option<Wrong>> {
+        let RunConfig { seed, train, .. } = &self.of.config;
+        let step = self.state.step + 1;
+        let batch = self.of.data.train_batch(*seed, step, train.batch_size);
+        self.of.seed_dropout(step);
+        let computed = compute(self.learner, &batch, &self.of.config);
+        let model = self.learner.model();
+        if self.of.read_every() > 1 {
+            let (grads, unread) = computed.clipped_unread(&model, train.grad_clip);
+            let lr = update(self.learner, Some(grads));
+            self.state.step = step;
+            self.unread.push((unread, lr));
+            return if self.unread.len() < self.of.read_every() { Ok(None) } else { self.read() };
+        }
+        let (report, norm) = Unread::read(std::slice::from_ref(&computed.unread)).remove(0);
+        let loss = report.loss();
+        let grads = computed.clipped(&model, norm, train.grad_clip);
+        if !loss.is_finite() || !norm.is_finite() {
+            let first = self.where_from(&model, step, &batch, &grads);
+            return Ok(Some((step, self.not_finite(step, loss, &first))));
+        }
+        let spike = self.state.window.spike(loss);
+        if let (Some(z), OnSpike::Stop) = (spike, train.on_spike) {
+            return Ok(Some((step, format!("{}, and train.on_spike = \"stop\"", leap(loss, z)))));
+        }
+        let is_skipped = spike.is_some() && train.on_spike == OnSpike::Skip;
+        let lr = update(self.learner, (!is_skipped).then_some(grads));
+        self.state.step = step;
+        self.note(step, report, norm, lr, self.last.elapsed().as_secs_f64())?;
+        self.last = Instant::now();
+        Ok(None)
+    }
+
+    /// Looks at the steps that nobody has looked at; the first that is wrong.
+    fn read(&mut self) -> Result<Option<Wrong>> {
+        if self.unread.is_empty() {
+            return Ok(None);
+        }
+        let (unread, rates): (Vec<Unread>, Vec<f64>) = std::mem::take(&mut self.unread).into_iter().unzip();
+        let first = self.state.step + 1 - unread.len();
+        let numbers = Unread::read(&unread);
+        let seconds = self.last.elapsed().as_secs_f64() / unread.len() as f64;
+        self.last = Instant::now();
+        for (step, ((report, norm), lr)) in (first..).zip(numbers.into_iter().zip(rates)) {
+            let loss = report.loss();
+            if !loss.is_finite() || !norm.is_finite() {
+                let why = self.not_finite(step, loss, "on a GPU its tensors are gone when that is seen");
+                return Ok(Some((step, why)));
+            }
+            self.note(step, report, norm, lr, seconds)?;
+        }
+        Ok(None)
+    }
+
+    /// Writes down a step whose numbers are finite.
+    fn note(&mut self, step: usize, report: Report, norm: f64, lr: f64, seconds: f64) -> Result<()> {
+        let loss = report.loss();
+        let spike = self.state.window.spike(loss);
+        self.state.window.push(loss);
+        self.state.tokens += report.n_tokens;
+        if let Some(z) = spike {
+            tracing::warn!(step, "spike: {}", leap(loss, z));
+        }
+        let line = MetricLine::new(step, Split::Train, loss, seconds);
+        self.journal.write(&MetricLine { lr: Some(lr), grad_norm: Some(norm), spike, ..line })?;
+        let done = (step - self.of.from.step) as f64;
+        let steps_left = (self.of.config.train.steps - step) as f64;
+        let seconds_left = self.start.elapsed().as_secs_f64() / done * steps_left;
+        let tokens_per_second = report.n_tokens as f64 / seconds;
+        let report = Report { lr, tokens_per_second, seconds_left, ..report };
+        self.components.event_processor.process_train(LearnerEvent::ProcessedItem(self.of.item(step, report)))?;
+        Ok(())
+    }
+
+    /// The validation loss, which is written down if it is finite; `None` if a stop was asked for before there was one.
+    fn evaluate(&mut self) -> Result<Option<f64>> {
+        let start = Instant::now();
+        let model = self.learner.model().valid();
+        let report = evaluate(&model, &self.of.data, BATCH_SIZE, || self.should_stop());
+        let Some(report) = report else { return Ok(None) };
+        let loss = report.loss();
+        if !loss.is_finite() {
+            return Ok(Some(loss));
+        }
+        let step = self.state.step;
+        if self.state.best.is_none_or(|(_, bits)| loss < f64::from_bits(bits)) {
+            self.state.best = Some((step, loss.to_bits()));
+        }
+        let bits = report.nats / std::f64::consts::LN_2;
+        self.journal.write(&MetricLine {
+            bits_per_byte: Some(bits / self.of.data.valid_bytes as f64),
+            classes: report.classes.iter().map(|(&class, (nats, n))| (class, nats / *n as f64)).collect(),
+            ..MetricLine::new(step, Split::Valid, loss, start.elapsed().as_secs_f64())
+        })?;
+        tracing::info!(step, loss, "evaluated");
+        self.components.event_processor.process_valid(LearnerEvent::ProcessedItem(self.of.item(step, report)))?;
+        self.last = Instant::now();
+        Ok(Some(loss))
+    }
+
+    /// Writes a checkpoint.
+    fn save(&mut self) -> Result<()> {
+        self.journal.sync()?;
+        self.state.metrics = Some(self.journal.mark());
+        // Running statistics lag one step behind until a model for inference is made of the one in training.
+        drop(self.learner.model().valid());
+        let checkpointer = self.components.checkpointer.as_mut().context("burn was given checkpointers")?;
+        checkpointer.checkpoint(self.learner, self.state.step, &self.components.event_store);
+        let outlet = self.of.outlet.lock().expect("no panic while it is held");
+        let (model, optimizer) = (outlet.model.recv()?, outlet.optimizer.recv()?);
+        self.of.checkpoints.save(model, optimizer, self.state)?;
+        self.of.folder.set_status(State::Running, self.state.step, None)?;
+        self.last = Instant::now();
+        Ok(())
+    }
+
+    /// What of a step is not finite, where that began, and which windows it has seen.
+    fn not_finite(&self, step: usize, loss: f64, first: &str) -> String {
         let what = if loss.is_finite() { "the norm of the gradient" } else { "the loss" };
-        // The same parts and the same dropout as in the step.
-        self.seed_dropout(step);
-        let parts = batch.split(self.config.train.accumulate);
-        let first = first_not_finite(model, parts, grads).unwrap_or("none by itself: a sum overflows".into());
-        let starts = self.data.train_starts(self.config.seed, step, batch.batch);
+        let RunConfig { seed, train, .. } = &self.of.config;
+        let starts = self.of.data.train_starts(*seed, step, train.batch_size);
         let starts: Vec<String> = starts.iter().map(usize::to_string).collect();
         format!(
-            "{what} is not a finite number; the first tensor that is not: {first}; its batch is of the windows that start at \
-             training tokens {}",
+            "{what} is not a finite number; {first}; its batch is of the windows that start at training tokens {}",
             starts.join(", ")
         )
     }
 
-    fn diverged(&self, journal: &Journal, step: usize, why: String) -> Result<Ending> {
-        journal.sync()?;
-        let last = self.checkpoints.last().unwrap_or("none".into());
-        Ok(Ending::Diverged { step, message: format!("{why}; last checkpoint: {last}") })
+    /// The first tensor of a step that is not finite, in words.
+    fn where_from(&self, model: &LanguageModel, step: usize, batch: &Batch, grads: &GradientsParams) -> String {
+        // The same parts and the same dropout as in the step.
+        self.of.seed_dropout(step);
+        let first = first_not_finite(model, batch.split(self.of.config.train.accumulate), grads);
+        format!("the first tensor that is not: {}", first.unwrap_or("none by itself: a sum overflows".into()))
     }
+
+    fn diverged(&self, (step, why): Wrong) -> Result<Ending> {
+        self.journal.sync()?;
+        let last = self.of.checkpoints.last().unwrap_or("none".into());
+        Ok(Ending::Diverged { step, message: format!("step {step}: {why}; last checkpoint: {last}") })
+    }
+}
+
+fn leap(loss: f64, z: f64) -> String {
+    format!("the loss {loss:.4} is {z:.1} standard deviations above the mean of those before it")
 }

@@ -31,6 +31,8 @@ pub(crate) struct Report {
     /// Negative log-likelihood of the batch, summed over its tokens.
     pub(crate) nats: f64,
     pub(crate) n_tokens: usize,
+    /// The mean loss, `[1]`, where the nats have not been read from the device.
+    pub(crate) unread: Option<Tensor<1>>,
     /// Nats and tokens of each class, of a validation batch of generated text.
     pub(crate) classes: BTreeMap<Class, (f64, usize)>,
     pub(crate) lr: f64,
@@ -88,12 +90,11 @@ impl TrainStep for LanguageModel {
     /// The loss of a part of a batch, and the gradients of its share in the mean over the batch.
     fn step(&self, Part { windows, share }: Part) -> TrainOutput<Report> {
         let mut loss = self.nll(&windows).mean();
-        let n_tokens = windows.n_tokens();
-        let nats = loss.clone().into_scalar::<f64>() * n_tokens as f64;
+        let unread = Some(loss.clone().inner());
         if share < 1.0 {
             loss = loss * share;
         }
-        TrainOutput::new(self, loss.backward(), Report { nats, n_tokens, ..Report::default() })
+        TrainOutput::new(self, loss.backward(), Report { unread, n_tokens: windows.n_tokens(), ..Report::default() })
     }
 }
 
@@ -190,21 +191,78 @@ impl ModuleVisitor for Matrices {
     }
 }
 
-/// Scales all gradients together so that their global norm is at most `max_norm`, and returns the norm they had.
-/// Pascanu, Mikolov and Bengio, 2013.
-pub(crate) fn clip(
-    mut grads: GradientsParams,
-    model: &LanguageModel,
-    kernels: Kernels,
-    max_norm: f64,
-) -> (GradientsParams, f64) {
-    let mut squares = Squares { grads: &grads, kernels, sum: None };
-    model.visit(&mut squares);
-    let norm = squares.sum.map_or(0.0, |sum| sum.into_scalar::<f64>()).sqrt();
-    if norm > max_norm {
-        model.visit(&mut Scale { grads: &mut grads, factor: max_norm / norm });
+/// What a step has computed. Its numbers are on their device still: to read them is to wait for all that was asked of it.
+pub(crate) struct Computed {
+    pub(crate) unread: Unread,
+    grads: GradientsParams,
+}
+
+/// Numbers of a step that nobody has read.
+pub(crate) struct Unread {
+    /// The mean loss of each part of the batch, `[1]`, and its tokens.
+    losses: Vec<(Tensor<1>, usize)>,
+    /// The sum of the squares of all gradients, `[1]`.
+    squares: Tensor<1>,
+}
+
+impl Unread {
+    /// The losses and the gradients' norms of steps, with one wait for all of them.
+    pub(crate) fn read(steps: &[Unread]) -> Vec<(Report, f64)> {
+        let numbers = |step: &Unread| {
+            let losses = step.losses.iter().map(|(loss, _)| loss.clone());
+            losses.chain([step.squares.clone()]).collect::<Vec<_>>()
+        };
+        let all = Tensor::cat(steps.iter().flat_map(numbers).collect(), 0);
+        let all = all.into_data().convert::<f64>().try_into_vec::<f64>().expect("just converted to f64");
+        let mut rest = all.into_iter();
+        let mut next = || rest.next().expect("as many as were asked for");
+        let read = |step: &Unread| {
+            let mut report = Report::default();
+            for &(_, n_tokens) in &step.losses {
+                report.nats += next() * n_tokens as f64;
+                report.n_tokens += n_tokens;
+            }
+            (report, next().sqrt())
+        };
+        steps.iter().map(read).collect()
     }
-    (grads, norm)
+}
+
+/// The loss and the gradients of a batch.
+pub(crate) fn compute(learner: &Learner<LanguageModel>, batch: &Batch, config: &RunConfig) -> Computed {
+    let parts = config.train.accumulate;
+    let (model, mut losses, mut sum) = (learner.model(), vec![], GradientsAccumulator::new());
+    for windows in batch.split(parts) {
+        let output = learner.train_step(Part { windows, share: 1.0 / parts as f64 });
+        losses.push((output.item.unread.expect("a step leaves its loss"), output.item.n_tokens));
+        sum.accumulate(&model, output.grads);
+    }
+    let grads = sum.grads();
+    let mut squares = Squares { grads: &grads, kernels: config.kernels, sum: None };
+    model.visit(&mut squares);
+    let squares = squares.sum.expect("a model has parameters");
+    Computed { unread: Unread { losses, squares }, grads }
+}
+
+impl Computed {
+    /// Scales all gradients together so that their global norm, which has been read, is at most `max_norm`.
+    /// Pascanu, Mikolov and Bengio, 2013.
+    pub(crate) fn clipped(mut self, model: &LanguageModel, norm: f64, max_norm: f64) -> GradientsParams {
+        if norm > max_norm {
+            let factor = max_norm / norm;
+            model.visit(&mut Scale { grads: &mut self.grads, factor: Factor::Number(factor) });
+        }
+        self.grads
+    }
+
+    /// The same without a look at the norm.
+    pub(crate) fn clipped_unread(mut self, model: &LanguageModel, max_norm: f64) -> (GradientsParams, Unread) {
+        let norm = self.unread.squares.clone().sqrt();
+        // A norm of zero leaves zeros as they are.
+        let factor = (norm + f32::MIN_POSITIVE).recip().mul_scalar(max_norm).clamp_max(1.0);
+        model.visit(&mut Scale { grads: &mut self.grads, factor: Factor::Unread(factor) });
+        (self.grads, self.unread)
+    }
 }
 
 /// The loss and the clipped gradients of a batch, and the norm that they had.
@@ -213,15 +271,9 @@ pub(crate) fn gradients(
     batch: &Batch,
     config: &RunConfig,
 ) -> (Report, GradientsParams, f64) {
-    let parts = config.train.accumulate;
-    let (model, mut report, mut sum) = (learner.model(), Report::default(), GradientsAccumulator::new());
-    for windows in batch.split(parts) {
-        let output = learner.train_step(Part { windows, share: 1.0 / parts as f64 });
-        report.nats += output.item.nats;
-        report.n_tokens += output.item.n_tokens;
-        sum.accumulate(&model, output.grads);
-    }
-    let (grads, norm) = clip(sum.grads(), &model, config.kernels, config.train.grad_clip);
+    let computed = compute(learner, batch, config);
+    let (report, norm) = Unread::read(std::slice::from_ref(&computed.unread)).remove(0);
+    let grads = computed.clipped(&learner.model(), norm, config.train.grad_clip);
     (report, grads, norm)
 }
 
@@ -318,13 +370,24 @@ impl ModuleVisitor for Squares<'_> {
 
 struct Scale<'a> {
     grads: &'a mut GradientsParams,
-    factor: f64,
+    factor: Factor,
+}
+
+/// A number, or one on a device.
+enum Factor {
+    Number(f64),
+    /// `[1]`
+    Unread(Tensor<1>),
 }
 
 impl ModuleVisitor for Scale<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(grad) = self.grads.remove::<D>(param.id) {
-            self.grads.register(param.id, grad * self.factor);
+            let scaled = match &self.factor {
+                Factor::Number(factor) => grad * *factor,
+                Factor::Unread(factor) => grad * factor.clone().unsqueeze(),
+            };
+            self.grads.register(param.id, scaled);
         }
     }
 }
@@ -390,6 +453,28 @@ mod tests {
             if backend.require().is_ok() {
                 Kernels::VARIANTS.iter().for_each(|&kernels| check_trajectory(backend, kernels));
             }
+        }
+    }
+
+    #[test]
+    fn steps_that_nobody_looks_at_are_the_same() {
+        let mut config = tiny();
+        (config.train.grad_clip, config.train.accumulate) = (0.5, 2);
+        let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
+        let batch = |n| data.train_batch(0, n, config.train.batch_size);
+        let (mut seen, mut unseen) = (on(&config, Backend::Flex), on(&config, Backend::Flex));
+        let looked: Vec<(f64, f64)> = (1..=10).map(|n| step(&mut seen, batch(n), &config)).collect();
+        let mut unread = vec![];
+        for n in 1..=10 {
+            let computed = compute(&unseen, &batch(n), &config);
+            let (grads, last) = computed.clipped_unread(&unseen.model(), config.train.grad_clip);
+            update(&mut unseen, Some(grads));
+            unread.push(last);
+        }
+        let read = Unread::read(&unread);
+        assert!(looked.iter().any(|(_, norm)| *norm > 0.5), "something is clipped: {looked:?}");
+        for ((loss, norm), (report, norm_read)) in looked.into_iter().zip(read) {
+            assert!((loss - report.loss()).abs() < 1e-5 && (norm - norm_read).abs() < 1e-4, "{loss} {}", report.loss());
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
 use crate::RunConfig;
-use crate::learner::{LanguageModel, gradients, learner, update};
+use crate::learner::{LanguageModel, Unread, compute, gradients, learner, update};
 
 /// A run without a folder, a dashboard or an evaluation.
 pub struct Stepper {
@@ -46,16 +46,31 @@ impl Stepper {
 
     /// Takes `n` steps, each with its batch, its loss, its gradients and its update.
     pub fn steps(&mut self, n: usize) -> Turn {
-        let mut turn = Turn::default();
+        let (mut turn, mut unread) = (Turn::default(), vec![]);
         Part::VARIANTS.iter().for_each(|&part| _ = take_spent(part));
         for _ in 0..n {
             let start = Instant::now();
             self.step += 1;
             let batch = self.data.train_batch(self.config.seed, self.step, self.config.train.batch_size);
             turn.data += start.elapsed().as_secs_f64();
-            let (_, grads, _) = gradients(&self.learner, &batch, &self.config);
-            update(&mut self.learner, Some(grads));
+            if self.config.backend.is_cpu() {
+                let (_, grads, _) = gradients(&self.learner, &batch, &self.config);
+                update(&mut self.learner, Some(grads));
+            } else {
+                // As in a run, which does not wait for each step.
+                let computed = compute(&self.learner, &batch, &self.config);
+                let (grads, last) = computed.clipped_unread(&self.learner.model(), self.config.train.grad_clip);
+                update(&mut self.learner, Some(grads));
+                unread.push(last);
+            }
             turn.seconds.push(start.elapsed().as_secs_f64());
+        }
+        if let Some(last) = unread.pop() {
+            let start = Instant::now();
+            Unread::read(&[last]);
+            // All steps had a share in what is waited for now.
+            let share = start.elapsed().as_secs_f64() / n as f64;
+            turn.seconds.iter_mut().for_each(|seconds| *seconds += share);
         }
         let spent = Part::VARIANTS.iter().map(|&part| (part, take_spent(part)));
         turn.parts = spent.filter(|&(_, seconds)| seconds > 0.0).collect();
