@@ -29,6 +29,16 @@ data-medium:
 kill-loop:
     ABLATE_KILLS=200 ABLATE_STOPS=60 cargo test --package ablate --test interrupted -- --nocapture
 
+# The GPU backend on a machine without one: the selftest and a study on Mesa's software Vulkan (2 minutes, and half an hour to build)
+gpu-parity:
+    cargo build --package ablate --no-default-features --features flex,wgpu --target-dir target/wgpu
+    bash crates/ablate/tests/fixtures/gpu-parity.sh target/wgpu/debug/ablate
+
+# What a GPU gives: selftest, speed, runs that share it, nanoGPT's GPU setting (8 minutes, and the build); needs data/tiny-shakespeare
+gpu:
+    cargo build --package ablate --no-default-features --features flex,wgpu --target-dir target/wgpu
+    bash crates/ablate/tests/fixtures/gpu.sh target/wgpu/debug/ablate
+
 # A study as an array on a real Slurm on this machine, which this installs from Debian; as root (about 4 minutes)
 slurm:
     cargo build

@@ -39,11 +39,11 @@ pub fn costs(config: &RunConfig, repeats: usize) -> Result<Vec<Cost>> {
 
 fn cost(device: &Device, operation: &Operation, kernels: Kernels, repeats: usize) -> Result<[f64; 2]> {
     let (mut forward, mut backward) = (vec![], vec![]);
-    let x = normal(operation.name, operation.dims, 1.0, device).require_grad();
     // The first finds no memory ready.
     for repeat in 0..=repeats {
+        let x = normal(operation.name, operation.dims, 1.0, device).require_grad();
         let start = Instant::now();
-        let y = (operation.apply)(x.clone(), kernels);
+        let y = (operation.apply)(x, kernels);
         let between = Instant::now();
         let grads = y.backward();
         let end = Instant::now();

@@ -374,6 +374,7 @@ struct Scale<'a> {
 }
 
 /// A number, or one on a device.
+#[allow(clippy::large_enum_variant, reason = "there is one, for a moment")]
 enum Factor {
     Number(f64),
     /// `[1]`
