@@ -195,6 +195,9 @@ pub struct Submit {
     /// Print the scripts, and write and submit nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// From the job behind the runs that choose learning rates
+    #[arg(long, hide = true)]
+    pub after_tuning: bool,
     /// Folder for results, which all nodes see
     #[arg(long, default_value = "runs")]
     pub out: PathBuf,

@@ -26,77 +26,83 @@ pub fn list() -> Result<u8> {
 }
 
 /// Prints how far a backend is from the CPU in each thing; 1 if that is too far in one.
+///
+/// # Errors
+/// A backend that is not built in, or has no device.
 pub fn selftest(backend: Backend) -> Result<u8> {
     let all = train::selftest(backend, &study::baseline(backend))?;
     let mut table = Table::new(&["", "difference", "at most", ""]);
-    for Agreement { what, difference, tolerance } in &all {
-        let holds = if difference <= tolerance { "" } else { "NO!" };
-        table.rows.push(vec![what.clone(), format!("{difference:.1e}"), format!("{tolerance:.0e}"), holds.into()]);
+    for agreement in &all {
+        let Agreement { name, difference, tolerance } = agreement;
+        let holds = if agreement.holds() { "" } else { "NO!" };
+        table.rows.push(vec![name.clone(), format!("{difference:.1e}"), format!("{tolerance:.0e}"), holds.into()]);
     }
     print(&table.plain())?;
-    let name = device_name(backend)?;
-    match all.iter().find(|agreement| !agreement.holds()) {
-        None => print(&format!("{name}: {} things agree with the CPU\n", all.len())),
+    let device = backend.device_name()?;
+    match first_wrong(&all) {
+        None => print(&format!("{device}: {} things agree with the CPU\n", all.len())),
         Some(first) => {
-            print(&format!("{name}: does not agree with the CPU; the first thing is {}\n", first.what))?;
+            print(&format!("{device}: does not agree with the CPU; the first thing is {}\n", first.name))?;
             Ok(1)
         }
     }
 }
 
+fn first_wrong(all: &[Agreement]) -> Option<&Agreement> {
+    all.iter().find(|agreement| !agreement.holds())
+}
+
 /// What a selftest has found of a device, with the program that made it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Known {
+struct Record {
     device: String,
     commit: String,
     /// Largest difference in any one thing.
     difference: f64,
 }
 
-/// For a study on a GPU: in words, which device it is and how far from the CPU. Tested once for each device and version.
+/// Of a GPU, in words: which it is, and how far from the CPU. It is tested once for each device and version.
 ///
 /// # Errors
-/// It does not agree.
-pub fn checked(backend: Backend) -> Result<Option<String>> {
+/// It does not agree, or there is none.
+pub fn selftest_stamp(backend: Backend) -> Result<Option<String>> {
     if backend.is_cpu() {
         return Ok(None);
     }
-    let (device, commit) = (device_name(backend)?, env!("ABLATE_COMMIT").to_string());
+    let (device, commit) = (backend.device_name()?, env!("ABLATE_COMMIT").to_string());
     let words = |difference: f64| {
         Some(format!(
             "Computed by {backend} on {device}, which agrees with the CPU within {difference:.0e} in a selftest."
         ))
     };
-    let known = cache(backend).and_then(|path| serde_json::from_slice::<Known>(&fs::read(path).ok()?).ok());
+    // Of a program that is being worked on nothing is known for long.
+    let path = cache(backend, &device).filter(|_| commit != "unknown" && !commit.ends_with("-dirty"));
+    let known = path.as_ref().and_then(|path| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok());
     if let Some(known) = known.filter(|known| known.device == device && known.commit == commit) {
         return Ok(words(known.difference));
     }
     warn(&format!("{device}: a selftest against the CPU, once for each device and version"));
     let all = train::selftest(backend, &study::baseline(backend))?;
-    if let Some(first) = all.iter().find(|agreement| !agreement.holds()) {
+    if let Some(first) = first_wrong(&all) {
+        let name = &first.name;
         bail!(
-            "{device}: does not compute what the CPU does; the first thing is {} (`ablate selftest --backend {backend}`)",
-            first.what
+            "{device}: does not compute what the CPU does; the first thing is {name} (`ablate selftest --backend {backend}`)"
         );
     }
     let difference = all.iter().map(|agreement| agreement.difference).fold(0.0, f64::max);
-    if let Some(path) = cache(backend) {
-        let known = serde_json::to_string(&Known { device: device.clone(), commit, difference })? + "\n";
+    if let Some(path) = path {
+        let record = serde_json::to_string(&Record { device: device.clone(), commit, difference })? + "\n";
         // Without it the next study tests again.
         let _ = fs::create_dir_all(path.parent().unwrap_or(&path));
-        let _ = write_whole(&path, &known);
+        let _ = write_whole(&path, &record);
     }
     Ok(words(difference))
 }
 
-fn device_name(backend: Backend) -> Result<String> {
-    backend.device()?;
-    Ok(backend.device_names()?.into_iter().next().unwrap_or_else(|| "no device".into()))
-}
-
-/// Where it is kept what is known of a backend's device.
-fn cache(backend: Backend) -> Option<PathBuf> {
+/// Where it is kept what is known of a device.
+fn cache(backend: Backend, device: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    Some(folder.join("ablate").join(format!("selftest-{backend}.json")))
+    let device: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(100).collect();
+    Some(folder.join("ablate").join(format!("selftest-{backend}-{device}.json")))
 }

@@ -74,6 +74,7 @@ fn dispatch(command: Command) -> Result<u8> {
         }
         Command::Plan(args) => {
             let tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
+            slurm::refuse_if_queued(&tasks.folder)?;
             tasks.write()?;
             print(&format!("{}: {} runs\n", tasks.file().display(), tasks.all.len()))
         }
@@ -253,7 +254,8 @@ fn train_run(
     // This thread is one of those that compute: with one thread, nothing is handed over.
     rayon::ThreadPoolBuilder::new().use_current_thread().build_global().context("the threads cannot be started")?;
     let version = env!("CARGO_PKG_VERSION").into();
-    let provenance = Provenance { commit: env!("ABLATE_COMMIT").into(), version, command };
+    let selftest = devices::selftest_stamp(config.backend)?;
+    let provenance = Provenance { commit: env!("ABLATE_COMMIT").into(), version, command, selftest };
     Ok(match train::run(config, folder, provenance, display, stop)? {
         Ending::Done => {
             if config.seed == 0 {
@@ -286,7 +288,10 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         if cause.is::<ConfigError>() {
             return 2;
         }
-        if cause.is::<Refused>() || matches!(cause.downcast_ref(), Some(Locked::Held { .. })) {
+        if cause.is::<Refused>()
+            || cause.is::<slurm::Queued>()
+            || matches!(cause.downcast_ref(), Some(Locked::Held { .. }))
+        {
             return 4;
         }
         match cause.downcast_ref() {

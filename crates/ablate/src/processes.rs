@@ -88,7 +88,8 @@ pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
         most_at_once(plan, how.jobs.map_or(cores(), usize::from).min(most), how.max_memory)?
     };
     let stop = stop::on_signal()?;
-    plan.study.checked = devices::checked(plan.backend())?;
+    // Once, before any run asks for it.
+    devices::selftest_stamp(plan.backend())?;
     let folder = how.out.join(&plan.study.name);
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
@@ -150,10 +151,7 @@ fn carry_out(
     // All that can be refused is, before anything is moved or written.
     let mut missing = vec![];
     for (config, run) in &runs {
-        if !is_complete(run, config)? {
-            if !has_ended(run)? {
-                refuse_another(run, config)?;
-            }
+        if is_missing(run, config)? {
             missing.push((config.clone(), run.clone()));
         }
     }
@@ -204,7 +202,7 @@ fn carry_out(
     Ok(jobs)
 }
 
-pub fn has_ended(folder: &RunFolder) -> Result<bool> {
+fn has_ended(folder: &RunFolder) -> Result<bool> {
     Ok(folder.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)))
 }
 
@@ -217,6 +215,18 @@ pub fn is_complete(folder: &RunFolder, config: &RunConfig) -> Result<bool> {
         folder.check_files()?;
     }
     Ok(is_complete)
+}
+
+/// Whether something is left to do for a config in a run's folder.
+///
+/// # Errors
+/// A half-finished run of another config, or a damaged one.
+pub fn is_missing(run: &RunFolder, config: &RunConfig) -> Result<bool> {
+    let is_missing = !is_complete(run, config)?;
+    if is_missing && !has_ended(run)? {
+        refuse_another(run, config)?;
+    }
+    Ok(is_missing)
 }
 
 /// Keeps a run of another config aside that lies in the place of one, and what is damaged.

@@ -21,8 +21,9 @@ struct Settings {
     /// Longest time of a task, as Slurm writes it: [days-]hours:minutes:seconds. A run that needs longer goes on in the next.
     time: String,
     partition: Option<String>,
-    /// Of each task.
+    /// GPUs of each task.
     gpus: u32,
+    /// Cores of each task, and threads that it computes with.
     cpus: u32,
     /// Tasks at a time; 0: as many as the cluster gives.
     concurrency: u32,
@@ -74,6 +75,17 @@ impl Settings {
         {
             return Err(wrong(format!("options: {option:?} is none of sbatch's; write it as \"--account=lab\"")).into());
         }
+        // Slurm may be a minute early.
+        let least = u64::from(slurm.signal_seconds) + 120;
+        match seconds(&slurm.time) {
+            None => return Err(wrong(format!("time = {:?}: must be [days-]hours:minutes:seconds", slurm.time)).into()),
+            Some(time) if slurm.requeue && time < least => {
+                let problem =
+                    format!("time = {:?}: leaves a task no time to train; {least} seconds are the least", slurm.time);
+                return Err(wrong(problem).into());
+            }
+            Some(_) => {}
+        }
         if slurm.cpus == 0 {
             return Err(wrong("cpus = 0: a task needs one".into()).into());
         }
@@ -85,18 +97,71 @@ impl Settings {
 #[derive(Debug, Serialize, Deserialize)]
 struct Jobs {
     array: u64,
-    after: u64,
+    /// The job behind it, once it is submitted.
+    after: Option<u64>,
+}
+
+impl Jobs {
+    fn path(folder: &Path) -> PathBuf {
+        folder.join("slurm/jobs.json")
+    }
+
+    fn read(folder: &Path) -> Result<Option<Self>> {
+        let path = Jobs::path(folder);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let jobs = serde_json::from_str(&read_text(&path)?);
+        Ok(Some(jobs.map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?))
+    }
+
+    fn write(&self, folder: &Path) -> Result<()> {
+        write_whole(&Jobs::path(folder), &(serde_json::to_string(self)? + "\n"))
+    }
+}
+
+/// Refuses to change a plan whose tasks Slurm has in its queue: they are started by their numbers.
+///
+/// # Errors
+/// [`Queued`], or a damaged file.
+pub fn refuse_if_queued(folder: &Path) -> Result<()> {
+    let Some(Jobs { array, .. }) = Jobs::read(folder)? else { return Ok(()) };
+    // Who cannot ask the queue has none here.
+    match queue(array) {
+        Some(tasks) if !tasks.is_empty() => Err(Queued { folder: folder.into(), job: array, n: tasks.len() }.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Tasks of a study are in Slurm's queue.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {n} tasks of job {job} are in the queue; wait for them, or `scancel {job}` first", folder.display())]
+pub struct Queued {
+    folder: PathBuf,
+    job: u64,
+    n: usize,
 }
 
 /// Submits what is missing of a study, or prints how.
+///
+/// # Errors
+/// A study that cannot be planned, tasks in the queue, a Slurm that refuses.
 pub fn submit(args: &Submit) -> Result<u8> {
     let settings = Settings::read(&studies::find(&args.study.study)?)?;
     let mut plan = plan(&args.study)?;
     let out = std::path::absolute(&args.out).context("where the results go")?;
     let tasks = Tasks::of(&mut plan, &out)?;
-    let missing = tasks.missing()?;
-    if missing.is_empty() && !tasks.are_tuning {
+    if tasks.missing.is_empty() {
         return print(&format!("{}: all {} runs are complete\n", plan.study.name, tasks.all.len()));
+    }
+    if args.after_tuning && tasks.are_tuning {
+        // To submit them once more, and again when they fail again, would have no end.
+        let runs = tasks.missing.iter().map(|&index| tasks.all[index].run.display().to_string());
+        print(&format!(
+            "Learning rates cannot be chosen; without a result: {}\n",
+            runs.collect::<Vec<_>>().join(", ")
+        ))?;
+        return Ok(1);
     }
     let scripts = Scripts {
         settings: &settings,
@@ -105,9 +170,13 @@ pub fn submit(args: &Submit) -> Result<u8> {
         program: std::env::current_exe().context("where this program lies")?,
         here: std::env::current_dir().context("the folder that this is started in")?,
     };
-    let (array, after) = (scripts.array(&missing), scripts.after());
+    let (array, after) = (scripts.array()?, scripts.after()?);
     if args.dry_run {
         return print(&format!("{array}\n{after}"));
+    }
+    // The job behind an array submits what is next.
+    if !args.after_tuning {
+        refuse_if_queued(&tasks.folder)?;
     }
     tasks.write()?;
     let folder = tasks.folder.join("slurm");
@@ -116,13 +185,14 @@ pub fn submit(args: &Submit) -> Result<u8> {
     write_whole(&array_file, &array)?;
     write_whole(&after_file, &after)?;
     let array = sbatch(&array_file, &[])?;
+    Jobs { array, after: None }.write(&tasks.folder)?;
     // However its runs end: what is missing is said in the report.
     let after = sbatch(&after_file, &[format!("--dependency=afterany:{array}")])?;
-    write_whole(&folder.join("jobs.json"), &(serde_json::to_string(&Jobs { array, after })? + "\n"))?;
+    Jobs { array, after: Some(after) }.write(&tasks.folder)?;
     let what = if tasks.are_tuning { "runs that choose learning rates; the study's own follow" } else { "runs" };
     print(&format!(
         "job {array}: {} {what}\njob {after}: {} when these have ended\n`ablate status {}` says how far they are\n",
-        missing.len(),
+        tasks.missing.len(),
         if tasks.are_tuning { "submits what is next" } else { "the report" },
         plan.study.name
     ))
@@ -154,84 +224,126 @@ struct Scripts<'a> {
 }
 
 impl Scripts<'_> {
-    /// The options that both jobs have.
-    fn head(&self, name: &str) -> String {
-        let folder = self.tasks.folder.join("slurm");
+    /// A script with these options and those that both jobs have; the study's own come last, for the last counts.
+    fn script(&self, name: &str, options: Vec<String>, body: &str) -> Result<String> {
+        // Slurm puts numbers in place of what follows a percent sign.
+        let logs = self.tasks.folder.join("slurm").display().to_string().replace('%', "%%");
         let study = self.tasks.folder.file_name().unwrap_or_default().to_string_lossy();
-        let mut lines = vec![
+        let mut all = vec![
             format!("--job-name=ablate-{study}{name}"),
             format!("--chdir={}", self.here.display()),
-            format!("--output={}/{}", folder.display(), if name.is_empty() { "%A_%a.log" } else { "%j.log" }),
+            format!("--output={logs}/{}", if name.is_empty() { "%A_%a.log" } else { "%j.log" }),
             "--open-mode=append".to_string(),
         ];
-        lines.extend(self.settings.partition.iter().map(|partition| format!("--partition={partition}")));
-        lines.extend(self.settings.options.iter().cloned());
-        lines.iter().fold("#!/bin/bash\n".into(), |script, line| script + &format!("#SBATCH {}\n", quoted_option(line)))
+        all.extend(self.settings.partition.iter().map(|partition| format!("--partition={partition}")));
+        all.extend(options);
+        all.extend(self.settings.options.iter().cloned());
+        let mut script = "#!/bin/bash\n".to_string();
+        for option in all {
+            if option.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER) {
+                return Err(ConfigError(format!("{option:?}: sbatch takes no such name")).into());
+            }
+            script += &format!("#SBATCH {}\n", quoted_option(&option));
+        }
+        Ok(script + body)
     }
 
     /// The script of each task.
-    fn array(&self, missing: &[usize]) -> String {
+    fn array(&self) -> Result<String> {
         let Settings { time, gpus, cpus, concurrency, requeue, signal_seconds, .. } = self.settings;
         let at_once = if *concurrency > 0 { format!("%{concurrency}") } else { String::new() };
-        let mut script = self.head("");
-        let mut option = |line: String| script += &format!("#SBATCH {line}\n");
-        option(format!("--array={}{at_once}", ranges(missing)));
-        option(format!("--time={time}"));
-        option(format!("--cpus-per-task={cpus}"));
+        let mut options = vec![
+            format!("--array={}{at_once}", ranges(&self.tasks.missing)),
+            format!("--time={time}"),
+            "--ntasks=1".to_string(),
+            format!("--cpus-per-task={cpus}"),
+            format!("--signal=B:USR1@{signal_seconds}"),
+            if *requeue { "--requeue" } else { "--no-requeue" }.to_string(),
+        ];
         if let Some(memory) = self.memory {
             // Half as much again as the estimate, for a task that takes more is ended.
-            option(format!("--mem={}M", (1.5 * memory / f64::from(1 << 20)).ceil()));
+            options.push(format!("--mem={}M", (1.5 * memory / f64::from(1 << 20)).ceil()));
         }
-        option(format!("--signal=B:USR1@{signal_seconds}"));
-        option(if *requeue { "--requeue" } else { "--no-requeue" }.into());
         if *gpus > 0 {
-            option(format!("--gpus-per-task={gpus}"));
+            options.push(format!("--gpus={gpus}"));
         }
         let requeues = if *requeue { "yes" } else { "" };
         let (program, file) = (quoted(&self.program), quoted(&self.tasks.file()));
-        script
-            + &format!(
-                r#"
+        let body = format!(
+            r#"
 export RAYON_NUM_THREADS=$SLURM_CPUS_PER_TASK MIMALLOC_PURGE_DELAY=-1
+out_of_time=
+run=
+# USR1 comes before the time is up, TERM when the task is preempted or cancelled: either way the run saves its state.
+trap 'out_of_time={requeues}; [ -z "$run" ] || kill -USR1 "$run"' USR1
+trap '[ -z "$run" ] || kill -USR1 "$run"' TERM
 {program} run --plan {file} &
 run=$!
-out_of_time=
-# USR1 comes before the time is up, TERM when the task is preempted or cancelled: either way the run saves its state.
-trap 'out_of_time={requeues}; kill -USR1 "$run"' USR1
-trap 'kill -USR1 "$run"' TERM
-# A signal ends `wait`, not the run.
-while wait "$run"; code=$?; kill -0 "$run" 2> /dev/null; do :; done
+# A signal ends `wait`, not the run; its code is there once it has ended.
+while kill -0 "$run" 2> /dev/null; do wait "$run"; done
+wait "$run"
+code=$?
 case $code in
 0 | 3) exit 0 ;; # done; or diverged, which is a result
 75) [ -n "$out_of_time" ] && scontrol requeue "$SLURM_JOB_ID" && exit 0 ;; # goes on in the next
 esac
 exit "$code"
 "#
-            )
+        );
+        self.script("", options, &body)
     }
 
     /// The script that runs when all tasks have ended.
-    fn after(&self) -> String {
+    fn after(&self) -> Result<String> {
         let program = quoted(&self.program);
         let command = if self.tasks.are_tuning {
             // Now the learning rates can be chosen: the same command submits what comes next.
-            let args = std::env::args_os().skip(1).filter(|arg| arg != "--dry-run").map(|arg| quoted(Path::new(&arg)));
-            args.fold(program, |command, arg| format!("{command} {arg}"))
+            let ours = |arg: &std::ffi::OsString| arg == "--dry-run" || arg == "--after-tuning";
+            let args = std::env::args_os().skip(1).filter(|arg| !ours(arg)).map(|arg| quoted(Path::new(&arg)));
+            args.fold(program, |command, arg| format!("{command} {arg}")) + " --after-tuning"
         } else {
             format!("{program} report {}", quoted(&self.tasks.folder))
         };
-        format!("{}#SBATCH --time=00:10:00\n\nexec {command}\n", self.head("-report"))
+        self.script("-report", vec!["--time=00:10:00".into()], &format!("\nexec {command}\n"))
     }
 }
 
-/// An option in a comment of a script, where Slurm takes spaces for the end of it.
+/// An option in a comment of a script, whole whatever is in it.
 fn quoted_option(option: &str) -> String {
-    if option.contains([' ', '"']) { format!("\"{}\"", option.replace('"', "\\\"")) } else { option.into() }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:@%+".contains(c);
+    if option.chars().all(is_plain) {
+        return option.into();
+    }
+    format!("\"{}\"", option.replace('\\', r"\\").replace('"', "\\\""))
 }
 
 /// A word of a shell's command.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+/// A time as Slurm writes it: minutes, minutes:seconds, hours:minutes:seconds, and those with days before.
+fn seconds(time: &str) -> Option<u64> {
+    let (days, rest) = match time.split_once('-') {
+        Some((days, rest)) => (Some(days.parse::<u64>().ok()?), rest),
+        None => (None, time),
+    };
+    let parts: Vec<u64> = rest.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let [hours, minutes, seconds] = match (days, &parts[..]) {
+        (_, &[hours, minutes, seconds]) => [hours, minutes, seconds],
+        (Some(_), &[hours, minutes]) => [hours, minutes, 0],
+        (Some(_), &[hours]) => [hours, 0, 0],
+        (None, &[minutes, seconds]) => [0, minutes, seconds],
+        (None, &[minutes]) => [0, minutes, 0],
+        _ => return None,
+    };
+    days.unwrap_or(0)
+        .checked_mul(24)?
+        .checked_add(hours)?
+        .checked_mul(60)?
+        .checked_add(minutes)?
+        .checked_mul(60)?
+        .checked_add(seconds)
 }
 
 /// Numbers in order, as Slurm writes them: `0-2,5`.
@@ -256,42 +368,47 @@ pub fn status(folder: &Path) -> Result<u8> {
             "holds no plan; `ablate plan` and `ablate submit` write one, and `ablate list FOLDER` lists runs without";
         return Err(BadFile::new(folder, problem).into());
     }
-    let jobs_file = folder.join("slurm/jobs.json");
-    let jobs: Option<Jobs> = match jobs_file.exists() {
-        true => Some(
-            serde_json::from_str(&read_text(&jobs_file)?)
-                .map_err(|error| BadFile::new(&jobs_file, error.to_string()))?,
-        ),
-        false => None,
-    };
-    let queue = jobs.as_ref().map(|jobs| queue(jobs.array)).unwrap_or_default();
+    let jobs = Jobs::read(folder)?;
+    let queued = |job: Option<u64>| job.map_or(Some(BTreeMap::new()), queue);
+    let (queue, after) =
+        (queued(jobs.as_ref().map(|jobs| jobs.array)), queued(jobs.as_ref().and_then(|jobs| jobs.after)));
     let mut table = Table::new(&["run", "state", "step", "queue"]);
     let mut n_ended = 0;
     for task in &tasks {
         let run = RunFolder::new(folder.join(&task.run));
         let (state, step) = run_state(&run);
         n_ended += usize::from(matches!(state, Some(RunState::Done | RunState::Diverged)));
+        let steps = task.config().map_or("?".into(), |config| config.train.steps.to_string());
+        let of_queue = match &queue {
+            // Nobody could be asked.
+            None => "?".into(),
+            Some(queue) => queue.get(&task.index.to_string()).cloned().unwrap_or_else(|| "-".into()),
+        };
         table.rows.push(vec![
             task.run.display().to_string(),
             state.map_or("not started", Into::into).into(),
-            format!("{step}/{}", task.config.train.steps),
-            queue.get(&task.index.to_string()).cloned().unwrap_or_else(|| "-".into()),
+            format!("{step}/{steps}"),
+            of_queue,
         ]);
     }
     print(&table.plain())?;
-    let after = jobs.map(|jobs| (jobs.after, self::queue(jobs.after).into_values().next()));
-    let report = match after {
-        Some((job, Some(state))) => format!("; the report, job {job}, is {state}"),
-        _ => String::new(),
+    let report = match after.unwrap_or_default().into_values().next() {
+        Some(state) => format!("; the job behind them is {state}"),
+        None => String::new(),
     };
     print(&format!("{n_ended} of {} runs have ended{report}\n", tasks.len()))
 }
 
-/// What Slurm says of the tasks of a job, by their numbers; nothing of those that have left its queue.
-fn queue(job: u64) -> BTreeMap<String, String> {
+/// What Slurm says of the tasks of a job, by their numbers; nothing of those that have left its queue. `None` if it cannot be asked.
+fn queue(job: u64) -> Option<BTreeMap<String, String>> {
     let format = "--Format=ArrayTaskID:32,StateCompact:16,Reason:64";
-    let output = Command::new("squeue").args(["--noheader", "--array", format, &format!("--jobs={job}")]).output();
-    let Ok(output) = output else { return BTreeMap::new() };
+    let output =
+        Command::new("squeue").args(["--noheader", "--array", format, &format!("--jobs={job}")]).output().ok()?;
+    // A job that has left long ago is one that Slurm does not know any more.
+    let is_unknown = String::from_utf8_lossy(&output.stderr).contains("Invalid job id");
+    if !output.status.success() && !is_unknown {
+        return None;
+    }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -300,7 +417,7 @@ fn queue(job: u64) -> BTreeMap<String, String> {
         let state = if why.is_empty() || why == "None" { state.to_string() } else { format!("{state} ({why})") };
         Some((number.to_string(), state))
     };
-    text.lines().filter_map(line).collect()
+    Some(text.lines().filter_map(line).collect())
 }
 
 #[cfg(test)]
@@ -311,6 +428,19 @@ mod tests {
     fn numbers_are_written_as_ranges() {
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn times_are_read_as_slurm_does() {
+        let times = ["90", "90:30", "1:02:03", "2-1", "2-1:30", "2-1:30:05"].map(|time| seconds(time).unwrap());
+        assert_eq!(times, [5400, 5430, 3723, 176_400, 178_200, 178_205]);
+        assert!(["", "1h", "1:2:3:4", "-1", "99999999999999999999"].iter().all(|time| seconds(time).is_none()));
+    }
+
+    #[test]
+    fn an_option_stays_one_word() {
+        assert_eq!(quoted_option("--time=01:00:00"), "--time=01:00:00");
+        assert_eq!(quoted_option(r#"--chdir=/a b/o'c"d\e#f"#), r#""--chdir=/a b/o'c\"d\\e#f""#);
     }
 
     #[test]
@@ -328,6 +458,8 @@ mod tests {
             ("cpu = 4", "unknown field `cpu`"),
             ("cpus = 0", "a task needs one"),
             ("time = \"1\\n#SBATCH --uid=0\"", "time must be one word"),
+            ("time = \"soon\"", "must be [days-]hours:minutes:seconds"),
+            ("time = \"00:01:00\"", "180 seconds are the least"),
             ("options = [\"--x\\nrm\"]", "is none of sbatch's"),
         ] {
             let error = read(&format!("[slurm]\n{text}")).unwrap_err();

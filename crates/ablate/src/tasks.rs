@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use study::{Plan, Study};
 use train::{BadFile, ConfigError, Display, RunConfig, RunFolder, read_text, write_whole};
 
-use crate::processes::{is_complete, make_room};
-use crate::{devices, processes, stop, train_run};
+use crate::processes::{is_missing, make_room};
+use crate::{processes, stop, train_run};
 
 /// One run of a plan: a line of `plan.jsonl`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +19,21 @@ pub struct Task {
     pub index: usize,
     /// Its folder, below that of the plan.
     pub run: PathBuf,
-    pub config: RunConfig,
+    /// The run's config as TOML: a number in JSON need not come back as it was.
+    config: String,
+}
+
+impl Task {
+    /// The run's config, if it is one, and the folder is its.
+    pub fn config(&self) -> Result<RunConfig, String> {
+        let config: RunConfig = toml::from_str(&self.config).map_err(|error| error.message().replace('\n', " "))?;
+        config.validate().map_err(|error| error.to_string())?;
+        let label = PathBuf::from(config.label());
+        if self.run != label && self.run != Path::new(study::TUNING).join(&label) {
+            return Err(format!("its folder is not {}", label.display()));
+        }
+        Ok(config)
+    }
 }
 
 /// All runs of a study that can be started now: those that choose learning rates, and when all of these have ended, its own.
@@ -27,6 +41,8 @@ pub struct Tasks {
     study: Study,
     pub folder: PathBuf,
     pub all: Vec<Task>,
+    /// The numbers of those that are not complete.
+    pub missing: Vec<usize>,
     /// Whether the study's own runs are to follow.
     pub are_tuning: bool,
 }
@@ -35,7 +51,7 @@ impl Tasks {
     /// The tasks of a study whose results go below `out`.
     ///
     /// # Errors
-    /// Damaged runs of a sweep.
+    /// Damaged runs, half-finished ones of another config.
     pub fn of(plan: &mut Plan, out: &Path) -> Result<Self> {
         let folder = out.join(&plan.study.name);
         let (tuning, mut configs) = plan.tuning_runs();
@@ -43,7 +59,7 @@ impl Tasks {
         let mut are_tuning = false;
         for config in &configs {
             let run = RunFolder::within(&folder.join(&place), &config.variant, config.seed);
-            are_tuning |= !is_complete(&run, config)?;
+            are_tuning |= is_missing(&run, config)?;
         }
         if !are_tuning {
             if !configs.is_empty() {
@@ -51,9 +67,15 @@ impl Tasks {
             }
             (place, configs) = (PathBuf::new(), plan.runs());
         }
-        let task = |(index, config): (usize, RunConfig)| Task { index, run: place.join(config.label()), config };
-        let all = configs.into_iter().enumerate().map(task).collect();
-        Ok(Tasks { study: plan.study.clone(), folder, all, are_tuning })
+        let (mut all, mut missing) = (vec![], vec![]);
+        for (index, config) in configs.iter().enumerate() {
+            let task = Task { index, run: place.join(config.label()), config: toml::to_string(config)? };
+            if is_missing(&RunFolder::new(folder.join(&task.run)), config)? {
+                missing.push(index);
+            }
+            all.push(task);
+        }
+        Ok(Tasks { study: plan.study.clone(), folder, all, missing, are_tuning })
     }
 
     pub fn file(&self) -> PathBuf {
@@ -71,20 +93,6 @@ impl Tasks {
         let lines: Result<String> = self.all.iter().map(|task| Ok(serde_json::to_string(task)? + "\n")).collect();
         write_whole(&self.file(), &lines?)
     }
-
-    /// The numbers of the runs that are not complete.
-    ///
-    /// # Errors
-    /// A damaged run.
-    pub fn missing(&self) -> Result<Vec<usize>> {
-        let mut missing = vec![];
-        for task in &self.all {
-            if !is_complete(&RunFolder::new(self.folder.join(&task.run)), &task.config)? {
-                missing.push(task.index);
-            }
-        }
-        Ok(missing)
-    }
 }
 
 const FILE: &str = "plan.jsonl";
@@ -100,25 +108,26 @@ pub fn planned(folder: &Path) -> Result<Vec<Task>> {
 
 fn read(file: &Path) -> Result<Vec<Task>> {
     let task = |(index, line): (usize, &str)| {
-        let task: Task = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        task.config.validate().map_err(|error| error.to_string())?;
-        let mut parts = task.run.components();
-        if task.index != index || !parts.all(|part| matches!(part, std::path::Component::Normal(_))) {
-            return Err("its number or its folder is not that of a plan".to_string());
-        }
-        Ok(task)
+        let task: Result<Task, String> = serde_json::from_str(line).map_err(|error| error.to_string());
+        let task =
+            task.and_then(|task| if task.index == index { Ok(task) } else { Err("it has another number".into()) });
+        task.map_err(|error| BadFile::new(file, format!("line {} is no run of a plan: {error}", index + 1)))
     };
-    let damaged = |line: usize, error: String| BadFile::new(file, format!("line {line} is no run of a plan: {error}"));
     let text = read_text(file)?;
-    let tasks = text.lines().enumerate().map(|line| task(line).map_err(|error| damaged(line.0 + 1, error)));
-    Ok(tasks.collect::<Result<_, _>>()?)
+    let tasks: Result<_, BadFile> = text.lines().enumerate().map(task).collect();
+    Ok(tasks?)
 }
 
 /// Variables in which schedulers say which run of an array this is.
 const NUMBERS: [&str; 2] = ["SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"];
 
 /// Trains a run of a plan in this process, unless it is complete.
+///
+/// # Errors
+/// No number, a damaged plan, a half-finished run of another config, and those of training.
 pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
+    // First of all: who asks for a stop now is to be heard.
+    let stop = stop::of_worker(false)?;
     let of_scheduler = || NUMBERS.iter().find_map(|name| Some((name, std::env::var(name).ok()?)));
     let index = match (index, of_scheduler()) {
         (Some(index), _) => index,
@@ -134,13 +143,15 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     let n = tasks.len();
     let task = tasks.into_iter().nth(index);
     let task = task.ok_or_else(|| ConfigError(format!("--index {index}: {} has {n} runs, from 0", file.display())))?;
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let run = RunFolder::new(folder.join(&task.run));
-    let stop = stop::of_worker(false)?;
-    if is_complete(&run, &task.config)? {
+    let wrong = |error| BadFile::new(file, format!("line {} is no run of a plan: {error}", index + 1));
+    let config = task.config().map_err(wrong)?;
+    let study_folder = file.parent().unwrap_or(Path::new(""));
+    let run = RunFolder::new(study_folder.join(&task.run));
+    if !is_missing(&run, &config)? {
         return Ok(0);
     }
-    devices::checked(task.config.backend)?;
-    make_room(&run, &task.config, folder)?;
-    train_run(&task.config, &run.path, processes::command_line(), Display::Plain, stop)
+    // Two above the run's: that of the study, or of its tuning runs.
+    let place = run.path.ancestors().nth(2).unwrap_or(study_folder);
+    make_room(&run, &config, place)?;
+    train_run(&config, &run.path, processes::command_line(), Display::Plain, stop)
 }

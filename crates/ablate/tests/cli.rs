@@ -790,7 +790,13 @@ fn a_plan_is_run_task_by_task() {
     place.fails(&[&plan[..], &["--index", "4"]].concat(), 2, "--index 4: runs/small/plan.jsonl has 4 runs, from 0");
     let text = fs::read_to_string(place.path("runs/small/plan.jsonl")).unwrap();
     fs::write(place.path("runs/small/plan.jsonl"), text.replace("swiglu/seed-0", "../../away")).unwrap();
-    place.fails(&[&plan[..], &["--index", "0"]].concat(), 5, "line 2 is no run of a plan");
+    place.fails(
+        &[&plan[..], &["--index", "1"]].concat(),
+        5,
+        "line 2 is no run of a plan: its folder is not swiglu/seed-0",
+    );
+    fs::write(place.path("runs/small/plan.jsonl"), text.replace("\"index\":3", "\"index\":1")).unwrap();
+    place.fails(&[&plan[..], &["--index", "0"]].concat(), 5, "line 4 is no run of a plan: it has another number");
 }
 
 #[test]
@@ -807,6 +813,7 @@ fn an_array_is_what_the_study_asks_for() {
         "#SBATCH --partition=gpu",
         "#SBATCH --cpus-per-task=4",
         "#SBATCH \"--account=my lab\"",
+        "#SBATCH --ntasks=1",
         "#SBATCH --signal=B:USR1@60",
         "#SBATCH --requeue",
     ] {
@@ -825,5 +832,15 @@ fn an_array_is_what_the_study_asks_for() {
     let study = STUDY.replace("[train]\n", "[train]\nlr = { sweep = [1e-3, 3e-3, 1e-2] }\n");
     fs::write(place.path("experiments/tuned.toml"), study).unwrap();
     let script = place.ok(&["submit", "tuned", "--slurm", "--dry-run"]);
-    assert!(script.contains("--array=0-11\n") && script.contains("'submit' 'tuned' '--slurm'"), "{script}");
+    assert!(
+        script.contains("--array=0-11\n") && script.contains("'submit' 'tuned' '--slurm' --after-tuning"),
+        "{script}"
+    );
+    // Those that failed are not submitted again and again.
+    let output = place.ablate(&["submit", "tuned", "--slurm", "--after-tuning"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.code() == Some(1) && text.contains("Learning rates cannot be chosen; without a result: tuning/"),
+        "{text}"
+    );
 }

@@ -336,7 +336,8 @@ fn checkpoints(place: &Place, run: &Path) {
             let line = line.replace(&size(&was), &size(damaged));
             fs::write(&manifest, format!("{line}\n{}\n", blake3::hash(line.as_bytes()))).unwrap();
         }
-        let provenance = Provenance { commit: String::new(), version: String::new(), command: String::new() };
+        let provenance =
+            Provenance { commit: String::new(), version: String::new(), command: String::new(), selftest: None };
         let stop = Arc::new(AtomicBool::new(false));
         in_words(train::run(&config, &again, provenance, Display::Plain, stop));
     };

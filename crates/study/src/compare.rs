@@ -1,5 +1,6 @@
 //! The comparison of a study's variants with its reference.
 
+use std::collections::BTreeSet;
 use std::f64::consts::LN_2;
 
 use data::Account;
@@ -26,6 +27,8 @@ pub struct Comparison {
     account: Option<Account>,
     /// Whether all runs are of one commit and one kind of processor.
     same_program: bool,
+    /// What selftests have found of the GPUs that the runs were on.
+    devices: BTreeSet<String>,
     /// Of a study with a sweep: each variant's loss by learning rate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) curves: Vec<RateCurve>,
@@ -55,6 +58,7 @@ impl Comparison {
             split_rule: runs.iter().flatten().next().map(|run| run.meta.split_rule.clone()),
             account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
             same_program: programs.len() < 2,
+            devices: runs.iter().flatten().filter_map(|run| run.meta.selftest.clone()).collect(),
         }
     }
 
@@ -128,7 +132,7 @@ impl Comparison {
                 notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
             }
         }
-        notes.extend(self.study.checked.clone());
+        notes.extend(self.devices.iter().cloned());
         if !self.same_program {
             notes.push("Runs are of different commits or processors: differences may come from that.".into());
         }
@@ -379,6 +383,7 @@ mod tests {
             account: Some(account),
             started: 0,
             resumed: vec![],
+            selftest: None,
         };
         RunResult {
             state,
@@ -410,7 +415,6 @@ mod tests {
             seeds: 3,
             grid: vec![],
             sweep: None,
-            checked: None,
             variants: variants.iter().map(variant).collect(),
         };
         StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![] }

@@ -24,7 +24,7 @@ const MOST_SEEDS: usize = 10_000;
 const MOST_COMBINATIONS: usize = 100;
 
 /// Where the runs of a sweep lie in a study's folder.
-const TUNING: &str = "tuning";
+pub const TUNING: &str = "tuning";
 
 /// A study with every number final.
 pub struct Plan {
@@ -68,9 +68,6 @@ pub struct Study {
     /// How each variant's learning rate is chosen, if it is.
     #[serde(default)]
     pub sweep: Option<Sweep>,
-    /// Of a GPU: which it is, and how far it is from the CPU, in words.
-    #[serde(default)]
-    pub checked: Option<String>,
     /// The reference first.
     pub variants: Vec<Variant>,
 }
@@ -209,7 +206,6 @@ impl Plan {
             seeds: settings.seeds,
             grid: grid.iter().map(|levels| Factor::of(levels)).collect(),
             sweep: rates.map(|rates| Sweep { rates, seeds: settings.tuning_seeds }),
-            checked: None,
             variants: vec![reference.description(vec![], vec![0; grid.len()])],
         };
         if let (Some(sweep), Some(change)) = (&study.sweep, sweep_of) {

@@ -50,7 +50,6 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
         seeds: 0,
         grid: vec![],
         sweep: None,
-        checked: None,
         variants,
     };
     let results = StudyResults { study, runs: groups, curves: vec![] };

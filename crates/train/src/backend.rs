@@ -94,4 +94,18 @@ impl Backend {
             _ => vec!["the CPU".into()],
         })
     }
+
+    /// The name of [`Backend::device`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn device_name(self) -> Result<String, ConfigError> {
+        let device = self.device()?;
+        #[cfg(feature = "wgpu")]
+        if let Some(known) = device.identity() {
+            return Ok(known.name);
+        }
+        drop(device);
+        Ok(if self.is_cpu() { "the CPU".into() } else { "a device without a name".into() })
+    }
 }

@@ -29,7 +29,10 @@ pub fn costs(config: &RunConfig, repeats: usize) -> Result<Vec<Cost>> {
     let device = config.backend.device()?.autodiff();
     let mut all = vec![];
     for operation in operations(config, &device) {
-        for &kernels in Kernels::VARIANTS {
+        // A GPU has the plain ones only.
+        let all_kinds =
+            Kernels::VARIANTS.iter().filter(|kernels| config.backend.is_cpu() || **kernels == Kernels::Plain);
+        for &kernels in all_kinds {
             let [forward, backward] = cost(&device, &operation, kernels, repeats)?;
             all.push(Cost { name: operation.name, kernels, forward, backward });
         }

@@ -196,7 +196,6 @@ impl Running<'_> {
         let first = self.state.step + 1 - unread.len();
         let numbers = Unread::read(&unread);
         let seconds = self.last.elapsed().as_secs_f64() / unread.len() as f64;
-        self.last = Instant::now();
         for (step, ((report, norm), lr)) in (first..).zip(numbers.into_iter().zip(rates)) {
             let loss = report.loss();
             if !loss.is_finite() || !norm.is_finite() {
@@ -205,6 +204,7 @@ impl Running<'_> {
             }
             self.note(step, report, norm, lr, seconds)?;
         }
+        self.last = Instant::now();
         Ok(None)
     }
 
@@ -219,8 +219,8 @@ impl Running<'_> {
         }
         let line = MetricLine::new(step, Split::Train, loss, seconds);
         self.journal.write(&MetricLine { lr: Some(lr), grad_norm: Some(norm), spike, ..line })?;
-        let done = (step - self.of.from.step) as f64;
-        let steps_left = (self.of.config.train.steps - step) as f64;
+        let done = (self.state.step - self.of.from.step) as f64;
+        let steps_left = (self.of.config.train.steps - self.state.step) as f64;
         let seconds_left = self.start.elapsed().as_secs_f64() / done * steps_left;
         let tokens_per_second = report.n_tokens as f64 / seconds;
         let report = Report { lr, tokens_per_second, seconds_left, ..report };

@@ -85,6 +85,9 @@ pub struct Meta {
     pub corpus_sha256: String,
     pub n_params: usize,
     pub flops_per_token: usize,
+    /// Of a GPU: which it is, and how far it is from the CPU, in words.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub selftest: Option<String>,
     /// Where the run was interrupted and went on.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub resumed: Vec<Resumed>,

@@ -128,7 +128,8 @@ impl Place {
     }
 
     fn train(&self, name: &str, config: &RunConfig, storage: Arc<dyn Storage>) -> Result<Ending> {
-        let provenance = Provenance { commit: "test".into(), version: String::new(), command: String::new() };
+        let provenance =
+            Provenance { commit: "test".into(), version: String::new(), command: String::new(), selftest: None };
         let folder = RunFolder::on(self.path(name), storage);
         run_in(&folder, config, provenance, Display::Plain, Arc::new(AtomicBool::new(false)))
     }

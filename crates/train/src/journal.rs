@@ -36,7 +36,7 @@ pub struct MetricLine {
     /// Training only, of a loss that leaps: standard deviations above the mean of the losses before it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub spike: Option<f64>,
-    /// Wall-clock seconds that the step or the evaluation took.
+    /// Wall-clock seconds that the step or the evaluation took; on a GPU, a step's share of those that were read together.
     pub seconds: f64,
 }
 

@@ -58,6 +58,8 @@ pub struct Provenance {
     pub commit: String,
     pub version: String,
     pub command: String,
+    /// Of a GPU: which it is, and how far it is from the CPU, in words.
+    pub selftest: Option<String>,
 }
 
 /// What burn's dashboard panics with when it is told to stop at once.
@@ -284,6 +286,7 @@ fn meta(config: &RunConfig, data: &Dataset, provenance: Provenance) -> Meta {
         split_rule: data.origin.split_rule.clone(),
         account: data.account.clone(),
         started: now() as u64,
+        selftest: provenance.selftest,
         resumed: vec![],
     }
 }

@@ -11,14 +11,14 @@ use kernels::Kernels;
 use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position};
 use random::{below, stream};
 
-use crate::learner::{LanguageModel, gradients, learner, update};
+use crate::learner::{LanguageModel, Unread, compute, learner, update};
 use crate::operations::{normal, operations};
 use crate::{Backend, RunConfig, TrainConfig};
 
 /// How far a backend is from the CPU in one thing.
 #[derive(Clone, Debug)]
 pub struct Agreement {
-    pub what: String,
+    pub name: String,
     /// Largest difference, as a share of the largest number.
     pub difference: f64,
     pub tolerance: f64,
@@ -31,11 +31,12 @@ impl Agreement {
     }
 }
 
-/// Of one operation or one gradient: sums of some hundred 32-bit products in another order.
-const ONCE: f64 = 1e-3;
+/// Of one operation or one gradient: sums of some hundred 32-bit products in another order, and other ways to an exponential. Found
+/// were 6e-7 for operations and 1e-5 for gradients, on a CPU behind Vulkan.
+const OPERATION: f64 = 1e-4;
 
-/// Of the losses of [`STEPS`] training steps, through which differences grow.
-const TRAINED: f64 = 5e-3;
+/// Of the losses of [`STEPS`] training steps, through which differences grow. Found were 3e-7.
+const TRAINED: f64 = 1e-3;
 
 const STEPS: usize = 50;
 
@@ -61,14 +62,14 @@ pub fn selftest(backend: Backend, base: &RunConfig) -> Result<Vec<Agreement>> {
             (numbers(y), numbers(grad))
         };
         let ((y, dx), (y_there, dx_there)) = (on(&ours, &*a.apply), on(&theirs, &*b.apply));
-        all.push(agreement(format!("{}, forward", a.name), &y, &y_there, ONCE));
-        all.push(agreement(format!("{}, backward", a.name), &dx, &dx_there, ONCE));
+        all.push(agreement(format!("{}, forward", a.name), &y, &y_there, OPERATION));
+        all.push(agreement(format!("{}, backward", a.name), &dx, &dx_there, OPERATION));
     }
     for name in MODELS {
         let config = run(base, name);
         let ((first, losses), (first_there, losses_there)) = (train(&config, &ours), train(&config, &theirs));
         for (what, numbers) in &first {
-            all.push(agreement(format!("{name}: {what}"), numbers, &first_there[what], ONCE));
+            all.push(agreement(format!("{name}: {what}"), numbers, &first_there[what], OPERATION));
         }
         all.push(agreement(format!("{name}: {STEPS} steps"), &losses, &losses_there, TRAINED));
     }
@@ -101,27 +102,35 @@ fn run(base: &RunConfig, name: &str) -> RunConfig {
         "DyT" => ModelConfig { norm: NormKind::Dyt, ..small },
         _ => small,
     };
-    let train =
-        TrainConfig { steps: STEPS, batch_size: 4, lr: 1e-3, warmup_steps: 5, accumulate: 1, ..base.train.clone() };
+    let train = TrainConfig {
+        steps: STEPS,
+        batch_size: 4,
+        lr: 1e-3,
+        warmup_steps: 5,
+        grad_clip: 0.5,
+        accumulate: 2,
+        ..base.train.clone()
+    };
     RunConfig { kernels: Kernels::Plain, vocab_size: VOCAB, model, train, ..base.clone() }
 }
 
-/// The loss and every gradient of the first step by name, and the losses of all steps.
+/// Every clipped gradient of the first step and their norm, by name, and the losses of all steps.
 fn train(config: &RunConfig, device: &Device) -> (BTreeMap<String, Vec<f64>>, Vec<f64>) {
     let mut learner = learner(config, device);
-    let (mut first, mut losses) = (BTreeMap::new(), vec![]);
+    // As a run on a GPU does it.
+    let (mut first, mut pending) = (BTreeMap::new(), vec![]);
     for step in 0..STEPS {
-        let batch = batch(config, step);
-        let (report, grads, norm) = gradients(&learner, &batch, config);
+        let computed = compute(&learner, &batch(config, step), config);
+        let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
         if step == 0 {
             first = named(&learner.model(), &grads);
-            first.insert("loss".into(), vec![report.loss()]);
-            first.insert("norm of the gradient".into(), vec![norm]);
         }
-        losses.push(report.loss());
+        pending.push(unread);
         update(&mut learner, Some(grads));
     }
-    (first, losses)
+    let read = Unread::read(&pending);
+    first.insert("norm of the gradient".into(), vec![read[0].1]);
+    (first, read.iter().map(|(report, _)| report.loss()).collect())
 }
 
 /// Random tokens, each of which the one before it foretells half of the time: something to learn.
@@ -173,14 +182,14 @@ fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().convert::<f64>().try_into_vec().expect("just converted to f64")
 }
 
-fn agreement(what: String, ours: &[f64], theirs: &[f64], tolerance: f64) -> Agreement {
+fn agreement(name: String, ours: &[f64], theirs: &[f64], tolerance: f64) -> Agreement {
     let largest = ours.iter().fold(0.0f64, |most, x| most.max(x.abs()));
     let apart: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).collect();
     // A NaN is apart from everything.
     let is_sound = ours.len() == theirs.len() && apart.iter().all(|x| x.is_finite());
     let most = apart.into_iter().fold(0.0, f64::max);
     let difference = if is_sound { most / (largest + 1e-9) } else { f64::NAN };
-    Agreement { what, difference, tolerance }
+    Agreement { name, difference, tolerance }
 }
 
 #[cfg(test)]
@@ -203,5 +212,10 @@ mod tests {
             assert!(!agreement("x".into(), &[1.0, 2.0], &theirs, 1e-3).holds());
         }
         assert!(!agreement("x".into(), &[1.0, 2.0], &[1.0], 1e-3).holds());
+        // One approximation for another is seen.
+        let (device, x) = (Backend::Flex.device().unwrap(), [1, 64, 64]);
+        let gelu = |activation| numbers(Kernels::Plain.activate(normal("x", x, 1.0, &device), activation));
+        let (erf, tanh) = (gelu(kernels::Activation::Gelu), gelu(kernels::Activation::GeluTanh));
+        assert!(!agreement("gelu".into(), &erf, &tanh, OPERATION / 2.0).holds());
     }
 }

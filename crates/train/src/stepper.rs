@@ -46,7 +46,7 @@ impl Stepper {
 
     /// Takes `n` steps, each with its batch, its loss, its gradients and its update.
     pub fn steps(&mut self, n: usize) -> Turn {
-        let (mut turn, mut unread) = (Turn::default(), vec![]);
+        let (mut turn, mut pending, whole) = (Turn::default(), None, Instant::now());
         Part::VARIANTS.iter().for_each(|&part| _ = take_spent(part));
         for _ in 0..n {
             let start = Instant::now();
@@ -61,16 +61,14 @@ impl Stepper {
                 let computed = compute(&self.learner, &batch, &self.config);
                 let (grads, last) = computed.clipped_unread(&self.learner.model(), self.config.train.grad_clip);
                 update(&mut self.learner, Some(grads));
-                unread.push(last);
+                pending = Some(last);
             }
             turn.seconds.push(start.elapsed().as_secs_f64());
         }
-        if let Some(last) = unread.pop() {
-            let start = Instant::now();
+        if let Some(last) = pending {
+            // No step has waited for its numbers: what they take is known of all together.
             Unread::read(&[last]);
-            // All steps had a share in what is waited for now.
-            let share = start.elapsed().as_secs_f64() / n as f64;
-            turn.seconds.iter_mut().for_each(|seconds| *seconds += share);
+            turn.seconds = vec![whole.elapsed().as_secs_f64() / n as f64; n];
         }
         let spent = Part::VARIANTS.iter().map(|&part| (part, take_spent(part)));
         turn.parts = spent.filter(|&(_, seconds)| seconds > 0.0).collect();
