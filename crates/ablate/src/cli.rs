@@ -48,7 +48,8 @@ Exit codes:
    1  internal error, or some runs of a study failed
    2  wrong usage or configuration
    3  every run diverged (one that diverges does not stop a study)
-   4  a folder is in use by another process, or holds a half-finished run of another configuration
+   4  a folder is in use by another process or has tasks in a queue, or holds a half-finished run of another
+      configuration
    5  a corpus, run or study folder is missing or damaged
    6  the disk is full, or a file cannot be written
   75  stopped on request; the same command goes on with what is left";
@@ -151,7 +152,7 @@ pub struct Run {
     #[command(flatten)]
     pub how: How,
     /// Train one run of a plan, that `ablate plan` has written, in this process; nothing is done if it is complete
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["set", "seeds", "steps", "kernels", "jobs", "max_memory", "plain"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["set", "seeds", "steps", "backend", "kernels", "jobs", "max_memory", "plain", "out"])]
     pub plan: Option<PathBuf>,
     /// Which run of the plan [default: SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX, as the scheduler sets it]
     #[arg(long, value_name = "N", requires = "plan")]

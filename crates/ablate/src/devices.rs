@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 use study::Table;
-use train::{Agreement, Backend, write_whole};
+use train::{Agreement, Backend, read_text, write_whole};
 
 use crate::{print, warn};
 
@@ -77,7 +77,7 @@ pub fn selftest_stamp(backend: Backend) -> Result<Option<String>> {
     };
     // Of a program that is being worked on nothing is known for long.
     let path = cache(backend, &device).filter(|_| commit != "unknown" && !commit.ends_with("-dirty"));
-    let known = path.as_ref().and_then(|path| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok());
+    let known = path.as_ref().and_then(|path| serde_json::from_str::<Record>(&read_text(path).ok()?).ok());
     if let Some(known) = known.filter(|known| known.device == device && known.commit == commit) {
         return Ok(words(known.difference));
     }

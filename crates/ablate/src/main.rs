@@ -54,6 +54,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<u8> {
     match command {
         Command::Run(cli::Run { plan: Some(file), index, .. }) => tasks::run(&file, index),
+        Command::Run(cli::Run { index: Some(_), .. }) => Err(ConfigError("--index needs --plan".into()).into()),
         Command::Run(run) => {
             let study = run.study.expect("clap asks for a study or a plan");
             let mut plan = plan(&cli::Study { study, changes: run.changes })?;

@@ -75,6 +75,9 @@ impl Settings {
         {
             return Err(wrong(format!("options: {option:?} is none of sbatch's; write it as \"--account=lab\"")).into());
         }
+        if let Some(option) = slurm.options.iter().find(|option| OWNED.iter().any(|owned| is_option(option, owned))) {
+            return Err(wrong(format!("options: {option:?} is for the program to set")).into());
+        }
         // Slurm may be a minute early.
         let least = u64::from(slurm.signal_seconds) + 120;
         match seconds(&slurm.time) {
@@ -91,6 +94,16 @@ impl Settings {
         }
         Ok(slurm)
     }
+}
+
+/// Options that say what the jobs are.
+const OWNED: [&str; 7] = ["--array", "--signal", "--output", "--wrap", "--parsable", "--test-only", "--chdir"];
+
+/// Options that say who asks, which the job of the report needs too.
+const WHO: [&str; 7] = ["--account", "-A", "--qos", "-q", "--reservation", "--clusters", "-M"];
+
+fn is_option(text: &str, name: &str) -> bool {
+    text.split(['=', ' ']).next() == Some(name)
 }
 
 /// What was submitted: `slurm/jobs.json` in a study's folder.
@@ -206,6 +219,7 @@ fn sbatch(script: &Path, options: &[String]) -> Result<u64> {
     // With several clusters the number comes before the name of one.
     match said.trim().split(';').next().unwrap_or_default().parse() {
         Ok(job) if output.status.success() => Ok(job),
+        _ if output.status.success() => bail!("sbatch printed {said:?}, which is no number of a job"),
         _ => bail!(
             "sbatch refused {}: {}",
             script.display(),
@@ -237,7 +251,8 @@ impl Scripts<'_> {
         ];
         all.extend(self.settings.partition.iter().map(|partition| format!("--partition={partition}")));
         all.extend(options);
-        all.extend(self.settings.options.iter().cloned());
+        let is_for_it = |option: &&String| name.is_empty() || WHO.iter().any(|who| is_option(option, who));
+        all.extend(self.settings.options.iter().filter(is_for_it).cloned());
         let mut script = "#!/bin/bash\n".to_string();
         for option in all {
             if option.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER) {
@@ -457,6 +472,7 @@ mod tests {
         for (text, part) in [
             ("cpu = 4", "unknown field `cpu`"),
             ("cpus = 0", "a task needs one"),
+            ("options = [\"--array=1\"]", "is for the program to set"),
             ("time = \"1\\n#SBATCH --uid=0\"", "time must be one word"),
             ("time = \"soon\"", "must be [days-]hours:minutes:seconds"),
             ("time = \"00:01:00\"", "180 seconds are the least"),

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use disk::lock;
 use serde::{Deserialize, Serialize};
 use study::{Plan, Study};
-use train::{BadFile, ConfigError, Display, RunConfig, RunFolder, read_text, write_whole};
+use train::{BadFile, ConfigError, Display, RunConfig, RunFolder, State, read_text, write_whole};
 
 use crate::processes::{is_missing, make_room};
-use crate::{processes, stop, train_run};
+use crate::{processes, stop, train_run, warn};
 
 /// One run of a plan: a line of `plan.jsonl`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -24,10 +24,9 @@ pub struct Task {
 }
 
 impl Task {
-    /// The run's config, if it is one, and the folder is its.
+    /// The run's config, if it is one, and the folder is its; whether it can be run here is another question.
     pub fn config(&self) -> Result<RunConfig, String> {
         let config: RunConfig = toml::from_str(&self.config).map_err(|error| error.message().replace('\n', " "))?;
-        config.validate().map_err(|error| error.to_string())?;
         let label = PathBuf::from(config.label());
         if self.run != label && self.run != Path::new(study::TUNING).join(&label) {
             return Err(format!("its folder is not {}", label.display()));
@@ -147,11 +146,17 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     let config = task.config().map_err(wrong)?;
     let study_folder = file.parent().unwrap_or(Path::new(""));
     let run = RunFolder::new(study_folder.join(&task.run));
+    config.validate()?;
     if !is_missing(&run, &config)? {
-        return Ok(0);
+        let has_diverged = run.status()?.is_some_and(|status| status.state == State::Diverged);
+        return Ok(if has_diverged { 3 } else { 0 });
     }
     // Two above the run's: that of the study, or of its tuning runs.
     let place = run.path.ancestors().nth(2).unwrap_or(study_folder);
     make_room(&run, &config, place)?;
-    train_run(&config, &run.path, processes::command_line(), Display::Plain, stop)
+    let code = train_run(&config, &run.path, processes::command_line(), Display::Plain, stop)?;
+    if let Some(message) = run.status()?.and_then(|status| status.message) {
+        warn(&format!("ablate: {message}"));
+    }
+    Ok(code)
 }

@@ -785,6 +785,7 @@ fn a_plan_is_run_task_by_task() {
         let [a, b] = ["runs/small", "whole/small"].map(|study| metrics(&place.path(study).join(label)));
         assert_eq!(a, b, "{label}");
     }
+    place.fails(&["run", "--index", "1", "small"], 2, "--index needs --plan");
     let plan = ["run", "--plan", "runs/small/plan.jsonl"];
     place.fails(&plan, 2, "--index is not given, and no scheduler has set SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX");
     place.fails(&[&plan[..], &["--index", "4"]].concat(), 2, "--index 4: runs/small/plan.jsonl has 4 runs, from 0");

@@ -261,6 +261,24 @@ fn of_two_that_start_at_once_one_wins() {
 }
 
 #[test]
+fn a_run_that_two_tasks_want_is_trained_once() {
+    let place = Place::new();
+    place.ok(&["plan", "small", "--seeds", "1", "--steps", "3000"]);
+    let task = || {
+        let mut task = program();
+        task.current_dir(place.dir.path()).args(["run", "--plan", "runs/small/plan.jsonl", "--index", "0"]);
+        task.stdout(Stdio::null()).spawn().unwrap()
+    };
+    let mut first = task();
+    let run = place.run_folder("baseline/seed-0");
+    wait_for("the run starts", || n_lines(&run) > 5);
+    let mut second = task();
+    assert_eq!([first.wait().unwrap().code(), second.wait().unwrap().code()], [Some(0), Some(0)]);
+    let log = fs::read_to_string(run.join("log.txt")).unwrap();
+    assert_eq!(log.matches("train::run: starts").count(), 1, "{log}");
+}
+
+#[test]
 fn a_half_finished_run_is_not_continued_as_another() {
     let place = Place::new();
     let mut study = place.start(&["small", "--seeds", "1", "--steps", "100000"]);

@@ -32,14 +32,14 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// # Errors
 /// [`Locked`] when another process holds it, which is named.
 pub fn lock(folder: &Path) -> Result<File, Locked> {
-    lock_within(folder, MOMENT)
+    lock_within(folder, MOMENT, || false)
 }
 
-/// As [`lock`], for which it waits so long.
+/// As [`lock`], for which it waits so long, or until it is told to give up.
 ///
 /// # Errors
 /// As there.
-pub fn lock_within(folder: &Path, patience: Duration) -> Result<File, Locked> {
+pub fn lock_within(folder: &Path, patience: Duration, give_up: impl Fn() -> bool) -> Result<File, Locked> {
     let start = Instant::now();
     let path = folder.join(NAME);
     let unusable = |source| Locked::Io { path: path.clone(), source };
@@ -53,7 +53,7 @@ pub fn lock_within(folder: &Path, patience: Duration) -> Result<File, Locked> {
                 let _ = file.set_len(0).and_then(|()| file.write_all(own_name().as_bytes()));
                 return Ok(file);
             }
-            Err(TryLockError::WouldBlock) if start.elapsed() < patience => {
+            Err(TryLockError::WouldBlock) if start.elapsed() < patience && !give_up() => {
                 std::thread::sleep(Duration::from_millis(20))
             }
             Err(TryLockError::WouldBlock) => break,

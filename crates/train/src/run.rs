@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use burn::train::renderer::MetricsRenderer;
 use burn::train::renderer::tui::TuiMetricsRendererWrapper;
 use burn::train::{Interrupter, SupervisedTraining, TrainingStrategy};
 use data::{DataError, Dataset};
-use disk::lock_within;
+use disk::{Locked, lock_within};
 
 use crate::checkpoint::{Checkpoints, TrainState};
 use crate::events::now;
@@ -94,7 +94,15 @@ pub(crate) fn run_in(
     config.validate()?;
     folder.storage.create_dir(&folder.path).with_context(|| unwritable(&folder.path))?;
     // A process that was left over by a study that was killed saves its state first.
-    let _lock = lock_within(&folder.path, LEFT_OVER)?;
+    let should_stop = || stop.load(Ordering::Relaxed);
+    let _lock = match lock_within(&folder.path, LEFT_OVER, should_stop) {
+        Err(Locked::Held { .. }) if should_stop() => return Ok(Ending::Stopped { step: 0 }),
+        taken => taken?,
+    };
+    // Whoever had it may have brought the run to its end.
+    if let Some(ending) = ended(folder, config)? {
+        return Ok(ending);
+    }
     let checkpoints = Checkpoints::open(folder, config)?;
     refuse_another(folder, config)?;
     let step = folder.status().ok().flatten().map_or(0, |status| status.step);
@@ -123,6 +131,20 @@ pub(crate) fn run_in(
         }
     }
     result
+}
+
+/// How a run of this config has ended in a folder, if it has.
+fn ended(folder: &RunFolder, config: &RunConfig) -> Result<Option<Ending>> {
+    let Some(status) = folder.status()? else { return Ok(None) };
+    let is_same = |own: RunConfig| config.continues(&own) && own.train.steps == config.train.steps;
+    if !folder.config().is_ok_and(is_same) {
+        return Ok(None);
+    }
+    Ok(match status.state {
+        State::Done => Some(Ending::Done),
+        State::Diverged => Some(Ending::Diverged { step: status.step, message: status.message.unwrap_or_default() }),
+        _ => None,
+    })
 }
 
 /// A run that cannot go on as what is asked for.
