@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use disk::lock;
-use study::{Plan, Report};
-use train::{RunConfig, RunFolder, State, refuse_another};
+use study::{Plan, Report, TUNING};
+use train::{RunConfig, RunFolder, State, ended, refuse_another};
 
 use crate::borrowed::Borrowed;
 use crate::resources::{check_space, cores, most_at_once};
@@ -83,10 +83,9 @@ enum View {
 
 /// Trains what is missing of a study and writes its report.
 pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
-    let at_once = {
-        let most = plan.runs().len().max(plan.tuning_runs().1.len());
-        most_at_once(plan, how.jobs.map_or(cores(), usize::from).min(most), how.max_memory)?
-    };
+    let tuning_runs = plan.tuning_runs();
+    let most = plan.runs().len().max(tuning_runs.len());
+    let at_once = most_at_once(plan, how.jobs.map_or(cores(), usize::from).min(most), how.max_memory)?;
     let stop = stop::on_signal()?;
     // Once, before any run asks for it.
     devices::selftest_stamp(plan.backend())?;
@@ -94,9 +93,8 @@ pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
     let _lock = lock(&folder)?;
-    let (place, tuning_runs) = plan.tuning_runs();
     if !tuning_runs.is_empty() {
-        let jobs = carry_out(plan, tuning_runs, &folder, &place, at_once, how.plain, &stop)?;
+        let jobs = carry_out(plan, tuning_runs, &folder, Path::new(TUNING), at_once, how.plain, &stop)?;
         if let Some(outcome) = incomplete(&jobs) {
             // Rates that were chosen among what is left would not be those that the study asks for.
             print(&format!("\nLearning rates are not chosen yet. {}", without_result(&jobs)))?;
@@ -143,27 +141,18 @@ fn carry_out(
 ) -> Result<Vec<Job>> {
     let folder = study_folder.join(place);
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
-    let in_folder = |config: RunConfig| {
+    // All that could be refused is, before anything is moved or written.
+    let mut jobs = vec![];
+    for config in configs {
         let run = RunFolder::within(&folder, &config.variant, config.seed);
-        (config, run)
-    };
-    let runs: Vec<(RunConfig, RunFolder)> = configs.into_iter().map(in_folder).collect();
-    // All that can be refused is, before anything is moved or written.
-    let mut missing = vec![];
-    for (config, run) in &runs {
-        if is_missing(run, config)? {
-            missing.push((config.clone(), run.clone()));
-        }
+        let progress = if is_missing(&run, &config)? { Progress::Waiting } else { Progress::Complete };
+        jobs.push(Job { config, folder: run, progress, is_let_go: false, is_retried: false });
     }
+    let missing: Vec<&Job> = jobs.iter().filter(|job| matches!(job.progress, Progress::Waiting)).collect();
     check_space(&missing, at_once.min(missing.len()), study_folder)?;
     plan.study.write(study_folder)?;
-    let mut jobs = vec![];
-    for (config, run) in runs {
-        let progress = if is_complete(&run, &config)? { Progress::Complete } else { Progress::Waiting };
-        if matches!(progress, Progress::Waiting) {
-            make_room(&run, &config, &folder)?;
-        }
-        jobs.push(Job { config, folder: run, progress, is_let_go: false, is_retried: false });
+    for job in missing {
+        make_room(&job.folder, &job.config, &folder)?;
     }
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = at_once.min(waiting.len()).max(1);
@@ -202,31 +191,20 @@ fn carry_out(
     Ok(jobs)
 }
 
-fn has_ended(folder: &RunFolder) -> Result<bool> {
-    Ok(folder.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)))
-}
-
-/// Whether nothing is left to do for a config in a run's folder.
-pub fn is_complete(folder: &RunFolder, config: &RunConfig) -> Result<bool> {
-    let steps = |earlier: &RunConfig| earlier.train.steps;
-    let is_same = folder.config().is_ok_and(|own| config.continues(&own) && steps(&own) == steps(config));
-    let is_complete = has_ended(folder)? && is_same;
-    if is_complete {
-        folder.check_files()?;
-    }
-    Ok(is_complete)
-}
-
 /// Whether something is left to do for a config in a run's folder.
 ///
 /// # Errors
 /// A half-finished run of another config, or a damaged one.
 pub fn is_missing(run: &RunFolder, config: &RunConfig) -> Result<bool> {
-    let is_missing = !is_complete(run, config)?;
-    if is_missing && !has_ended(run)? {
+    if ended(run, config)?.is_some() {
+        run.check_files()?;
+        return Ok(false);
+    }
+    // An ended run of another config makes room; a half-finished one does not.
+    if !run.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)) {
         refuse_another(run, config)?;
     }
-    Ok(is_missing)
+    Ok(true)
 }
 
 /// Keeps a run of another config aside that lies in the place of one, and what is damaged.

@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use disk::{free_space, size_of};
 use study::Plan;
-use train::{ConfigError, RunConfig, RunFolder};
+use train::ConfigError;
 
+use crate::processes::Job;
 use crate::warn;
 
 /// Processor cores that this process may use.
@@ -55,13 +56,13 @@ fn machine_memory() -> f64 {
 ///
 /// # Errors
 /// An I/O error that says how much is needed and how much is free.
-pub fn check_space(jobs: &[(RunConfig, RunFolder)], at_once: usize, folder: &Path) -> Result<()> {
+pub fn check_space(jobs: &[&Job], at_once: usize, folder: &Path) -> Result<()> {
     let (mut kept, mut meanwhile, mut there) = (0.0, 0.0f64, 0.0);
-    for (config, run) in jobs {
-        let needs = config.disk_needs();
+    for job in jobs {
+        let needs = job.config.disk_needs();
         kept += needs.kept;
         meanwhile = meanwhile.max(needs.meanwhile);
-        there += size_of(&run.path) as f64;
+        there += size_of(&job.folder.path) as f64;
     }
     let needed = kept + meanwhile * at_once as f64;
     // A system that does not say how much is free may have enough.

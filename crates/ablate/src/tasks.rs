@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use disk::lock;
 use serde::{Deserialize, Serialize};
-use study::{Plan, Study};
-use train::{BadFile, ConfigError, Display, RunConfig, RunFolder, State, read_text, write_whole};
+use study::{Plan, Study, TUNING};
+use train::{BadFile, ConfigError, Display, Ending, RunConfig, RunFolder, ended, read_text, write_whole};
 
 use crate::processes::{is_missing, make_room};
 use crate::{processes, stop, train_run, warn};
@@ -28,7 +28,7 @@ impl Task {
     pub fn config(&self) -> Result<RunConfig, String> {
         let config: RunConfig = toml::from_str(&self.config).map_err(|error| error.message().replace('\n', " "))?;
         let label = PathBuf::from(config.label());
-        if self.run != label && self.run != Path::new(study::TUNING).join(&label) {
+        if self.run != label && self.run != Path::new(TUNING).join(&label) {
             return Err(format!("its folder is not {}", label.display()));
         }
         Ok(config)
@@ -53,26 +53,11 @@ impl Tasks {
     /// Damaged runs, half-finished ones of another config.
     pub fn of(plan: &mut Plan, out: &Path) -> Result<Self> {
         let folder = out.join(&plan.study.name);
-        let (tuning, mut configs) = plan.tuning_runs();
-        let mut place = tuning;
-        let mut are_tuning = false;
-        for config in &configs {
-            let run = RunFolder::within(&folder.join(&place), &config.variant, config.seed);
-            are_tuning |= is_missing(&run, config)?;
-        }
+        let (mut all, mut missing) = list(&folder, Path::new(TUNING), plan.tuning_runs())?;
+        let are_tuning = !missing.is_empty();
         if !are_tuning {
-            if !configs.is_empty() {
-                plan.choose_rates(&folder)?;
-            }
-            (place, configs) = (PathBuf::new(), plan.runs());
-        }
-        let (mut all, mut missing) = (vec![], vec![]);
-        for (index, config) in configs.iter().enumerate() {
-            let task = Task { index, run: place.join(config.label()), config: toml::to_string(config)? };
-            if is_missing(&RunFolder::new(folder.join(&task.run)), config)? {
-                missing.push(index);
-            }
-            all.push(task);
+            plan.choose_rates(&folder)?;
+            (all, missing) = list(&folder, Path::new(""), plan.runs())?;
         }
         Ok(Tasks { study: plan.study.clone(), folder, all, missing, are_tuning })
     }
@@ -92,6 +77,19 @@ impl Tasks {
         let lines: Result<String> = self.all.iter().map(|task| Ok(serde_json::to_string(task)? + "\n")).collect();
         write_whole(&self.file(), &lines?)
     }
+}
+
+/// The tasks of runs in `place` below a study's folder, and the numbers of those that are not complete.
+fn list(study_folder: &Path, place: &Path, configs: Vec<RunConfig>) -> Result<(Vec<Task>, Vec<usize>)> {
+    let (mut all, mut missing) = (vec![], vec![]);
+    for (index, config) in configs.iter().enumerate() {
+        let task = Task { index, run: place.join(config.label()), config: toml::to_string(config)? };
+        if is_missing(&RunFolder::new(study_folder.join(&task.run)), config)? {
+            missing.push(index);
+        }
+        all.push(task);
+    }
+    Ok((all, missing))
 }
 
 const FILE: &str = "plan.jsonl";
@@ -148,8 +146,7 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     let run = RunFolder::new(study_folder.join(&task.run));
     config.validate()?;
     if !is_missing(&run, &config)? {
-        let has_diverged = run.status()?.is_some_and(|status| status.state == State::Diverged);
-        return Ok(if has_diverged { 3 } else { 0 });
+        return Ok(if matches!(ended(&run, &config)?, Some(Ending::Diverged { .. })) { 3 } else { 0 });
     }
     // Two above the run's: that of the study, or of its tuning runs.
     let place = run.path.ancestors().nth(2).unwrap_or(study_folder);

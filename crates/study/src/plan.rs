@@ -274,9 +274,9 @@ impl Plan {
         self.variants.iter().filter_map(of).max_by(f64::total_cmp)
     }
 
-    /// The runs that choose learning rates, and the folder in a study's folder where they lie.
-    pub fn tuning_runs(&self) -> (PathBuf, Vec<RunConfig>) {
-        let Some(sweep) = &self.study.sweep else { return (TUNING.into(), vec![]) };
+    /// The runs that choose learning rates; they lie in [`TUNING`] in a study's folder.
+    pub fn tuning_runs(&self) -> Vec<RunConfig> {
+        let Some(sweep) = &self.study.sweep else { return vec![] };
         let mut runs = vec![];
         for seed in sweep.tuning_seeds() {
             for variant in &self.variants {
@@ -288,7 +288,7 @@ impl Plan {
                 }
             }
         }
-        (TUNING.into(), runs)
+        runs
     }
 
     /// Gives each variant the rate with the lowest loss over the sweep's seeds, from the runs in a study's folder, which have all

@@ -98,7 +98,7 @@ impl RunResult {
         if status.state != State::Done && !(is_there("meta.json") && is_there("metrics.jsonl")) {
             return Ok(None);
         }
-        folder.check_metrics()?;
+        status.check_metrics(folder)?;
         let (config, meta, metrics) = (folder.config()?, folder.meta()?, folder.metrics()?);
         let steps = config.train.steps;
         let is_whole = metrics.last().is_some_and(|line| line.step == steps && line.split == Split::Valid);

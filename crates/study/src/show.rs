@@ -25,7 +25,7 @@ impl Display for Plan {
             grouped(tokens)
         )?;
         if let Some(Sweep { rates, seeds }) = &self.study.sweep {
-            let (_, runs) = self.tuning_runs();
+            let runs = self.tuning_runs();
             let rates: Vec<String> = rates.iter().map(f64::to_string).collect();
             writeln!(
                 f,

@@ -62,7 +62,7 @@ impl Backend {
             #[allow(deprecated, reason = "complete in burn 0.22, which is pinned")]
             Backend::Ndarray => Device::ndarray(),
             #[cfg(feature = "wgpu")]
-            Backend::Wgpu if self.device_names()?.is_empty() => {
+            Backend::Wgpu if wgpu_devices().next().is_none() => {
                 return Err(ConfigError(
                     "backend `wgpu`: no device can be found here; without a GPU, Mesa's software Vulkan is one \
                      (`ablate devices`)"
@@ -85,11 +85,7 @@ impl Backend {
         Ok(match self {
             #[cfg(feature = "wgpu")]
             Backend::Wgpu => {
-                let devices = Device::enumerate(burn::tensor::DeviceType::Wgpu);
-                devices
-                    .into_iter()
-                    .map(|device| device.identity().map_or("unnamed".into(), |known| known.name))
-                    .collect()
+                wgpu_devices().map(|device| device.identity().map_or("unnamed".into(), |known| known.name)).collect()
             }
             _ => vec!["the CPU".into()],
         })
@@ -108,4 +104,9 @@ impl Backend {
         drop(device);
         Ok(if self.is_cpu() { "the CPU".into() } else { "a device without a name".into() })
     }
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu_devices() -> impl Iterator<Item = Device> {
+    Device::enumerate(burn::tensor::DeviceType::Wgpu).into_iter()
 }

@@ -1,8 +1,9 @@
 //! Checkpoints: all that a run needs to go on as if nothing had happened.
 //!
 //! `checkpoints/step-N/` holds weights and moments as burn writes them, the rest of the state, and last of all `manifest`: a line
-//! of JSON with the size and the BLAKE3 hash of each file, and a line with that line's own. A checkpoint is written under another name, brought to the disk, and renamed; it is
-//! then read back, and only after that older ones are removed. So there is always one that is whole.
+//! of JSON with the size and the BLAKE3 hash of each file, and a line with that line's own. A checkpoint is written under another
+//! name, brought to the disk, and renamed; it is then read back, and only after that older ones are removed. So there is always one
+//! that is whole.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -62,7 +63,7 @@ struct Manifest {
 }
 
 fn name(step: usize) -> String {
-    format!("step-{step:08}")
+    format!("{STEP}{step:08}")
 }
 
 /// BLAKE3 of all of a config that both halves of a run share.
@@ -101,7 +102,7 @@ impl Checkpoints {
     /// Whether a run's folder has any.
     pub(crate) fn are_in(run: &RunFolder) -> bool {
         let entries = fs::read_dir(run.checkpoints_path()).into_iter().flatten().flatten();
-        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("step-"))
+        entries.into_iter().any(|entry| starts_with(&entry.file_name(), STEP))
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>> {
@@ -113,7 +114,7 @@ impl Checkpoints {
     fn steps(&self) -> Result<Vec<usize>> {
         let step = |path: PathBuf| {
             let found = path.file_name()?.to_str()?;
-            let step = found.strip_prefix("step-")?.parse().ok()?;
+            let step = found.strip_prefix(STEP)?.parse().ok()?;
             (name(step) == found).then_some(step)
         };
         let mut steps: Vec<usize> = self.entries()?.into_iter().filter_map(step).collect();
@@ -274,6 +275,9 @@ impl Checkpoints {
         Some(format!("checkpoints/{}", name(*self.steps().ok()?.first()?)))
     }
 }
+
+/// How the name of a checkpoint begins.
+const STEP: &str = "step-";
 
 /// How the name of a checkpoint begins that is being written, or removed.
 const PARTIAL: &str = ".partial-";

@@ -1,11 +1,10 @@
 //! Where numbers stop being finite.
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
 use data::Batch;
+use model::is_finite;
 
-use crate::learner::LanguageModel;
+use crate::learner::{LanguageModel, named};
 
 /// The first tensor of a step that holds NaN or infinity, in words: a weight before the step, then what the model makes of each
 /// part of the batch on the way to the loss, then a gradient on the way back.
@@ -14,40 +13,14 @@ pub(crate) fn first_not_finite(
     mut parts: impl Iterator<Item = Batch>,
     grads: &GradientsParams,
 ) -> Option<String> {
-    let mut seen = Seen { path: vec![], grads, weight: None, grad: None };
-    model.decoder.visit(&mut seen);
-    if let Some(name) = seen.weight {
-        return Some(format!("the weights {name}"));
+    let all = named(model, grads);
+    if let Some(wrong) = all.iter().find(|param| !is_finite(param.weights.clone())) {
+        return Some(format!("the weights {}", wrong.path));
     }
-    let forward = parts.find_map(|part| model.first_not_finite(&part)).map(|name| format!("the output of {name}"));
-    forward.or_else(|| seen.grad.map(|name| format!("the gradient of {name}")))
-}
-
-/// Looks at weights and gradients in the order of the forward pass.
-struct Seen<'a> {
-    path: Vec<String>,
-    grads: &'a GradientsParams,
-    /// The first.
-    weight: Option<String>,
-    /// The last, which the way back comes to first.
-    grad: Option<String>,
-}
-
-impl ModuleVisitor for Seen<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.into());
+    if let Some(name) = parts.find_map(|part| model.first_not_finite(&part)) {
+        return Some(format!("the output of {name}"));
     }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.weight.is_none() && !model::is_finite(param.val()) {
-            self.weight = Some(self.path.join("."));
-        }
-        if self.grads.get::<D>(param.id).is_some_and(|grad| !model::is_finite(grad)) {
-            self.grad = Some(self.path.join("."));
-        }
-    }
+    // The way back comes to the last first.
+    let wrong = all.into_iter().rev().find(|param| param.grad.clone().is_some_and(|grad| !is_finite(grad)))?;
+    Some(format!("the gradient of {}", wrong.path))
 }

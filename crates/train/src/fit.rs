@@ -22,7 +22,7 @@ use crate::config::OnSpike;
 use crate::diverged::first_not_finite;
 use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::journal::{Journal, MetricLine};
-use crate::learner::{LanguageModel, Report, Unread, compute, update};
+use crate::learner::{LanguageModel, Report, Unread, compute, gradients, update};
 use crate::records::Outlet;
 use crate::{Ending, RunConfig, RunFolder, State};
 
@@ -159,20 +159,18 @@ impl Running<'_> {
         let step = self.state.step + 1;
         let batch = self.of.data.train_batch(*seed, step, train.batch_size);
         self.of.seed_dropout(step);
-        let computed = compute(self.learner, &batch, &self.of.config);
-        let model = self.learner.model();
         if self.of.read_every() > 1 {
-            let (grads, unread) = computed.clipped_unread(&model, train.grad_clip);
+            let computed = compute(self.learner, &batch, &self.of.config);
+            let (grads, unread) = computed.clipped_unread(&self.learner.model(), train.grad_clip);
             let lr = update(self.learner, Some(grads));
             self.state.step = step;
             self.unread.push((unread, lr));
             return if self.unread.len() < self.of.read_every() { Ok(None) } else { self.read() };
         }
-        let (report, norm) = Unread::read(std::slice::from_ref(&computed.unread)).remove(0);
+        let (report, grads, norm) = gradients(self.learner, &batch, &self.of.config);
         let loss = report.loss();
-        let grads = computed.clipped(&model, norm, train.grad_clip);
         if !loss.is_finite() || !norm.is_finite() {
-            let first = self.where_from(&model, step, &batch, &grads);
+            let first = self.where_from(&self.learner.model(), step, &batch, &grads);
             return Ok(Some((step, self.not_finite(step, loss, &first))));
         }
         let spike = self.state.window.spike(loss);
@@ -182,7 +180,7 @@ impl Running<'_> {
         let is_skipped = spike.is_some() && train.on_spike == OnSpike::Skip;
         let lr = update(self.learner, (!is_skipped).then_some(grads));
         self.state.step = step;
-        self.note(step, report, norm, lr, self.last.elapsed().as_secs_f64())?;
+        self.note(step, report, norm, lr, spike, self.last.elapsed().as_secs_f64())?;
         self.last = Instant::now();
         Ok(None)
     }
@@ -202,16 +200,24 @@ impl Running<'_> {
                 let why = self.not_finite(step, loss, "on a GPU its tensors are gone when that is seen");
                 return Ok(Some((step, why)));
             }
-            self.note(step, report, norm, lr, seconds)?;
+            let spike = self.state.window.spike(loss);
+            self.note(step, report, norm, lr, spike, seconds)?;
         }
         self.last = Instant::now();
         Ok(None)
     }
 
     /// Writes down a step whose numbers are finite.
-    fn note(&mut self, step: usize, report: Report, norm: f64, lr: f64, seconds: f64) -> Result<()> {
+    fn note(
+        &mut self,
+        step: usize,
+        report: Report,
+        norm: f64,
+        lr: f64,
+        spike: Option<f64>,
+        seconds: f64,
+    ) -> Result<()> {
         let loss = report.loss();
-        let spike = self.state.window.spike(loss);
         self.state.window.push(loss);
         self.state.tokens += report.n_tokens;
         if let Some(z) = spike {

@@ -157,19 +157,34 @@ impl FileHash {
         FileHash { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() }
     }
 
+    /// Of a file, which is read piece by piece.
+    fn of_file(path: &Path) -> Result<Self, BadFile> {
+        let unreadable = |error| missing(path, error);
+        let mut hash = blake3::Hasher::new();
+        hash.update_reader(File::open(path).map_err(unreadable)?).map_err(unreadable)?;
+        Ok(FileHash { bytes: hash.count(), blake3: hash.finalize().to_string() })
+    }
+
     /// Refuses a file that is not the one this was made of.
     pub(crate) fn check(&self, path: &Path) -> Result<(), BadFile> {
-        let unreadable = |error| missing(path, error);
-        let meta = fs::metadata(path).map_err(unreadable)?;
+        let meta = fs::metadata(path).map_err(|error| missing(path, error))?;
         if !meta.is_file() || meta.len() != self.bytes {
             return Err(BadFile::new(path, format!("is damaged: it is not a file of {} bytes", self.bytes)));
         }
-        let mut hash = blake3::Hasher::new();
-        hash.update_reader(File::open(path).map_err(unreadable)?).map_err(unreadable)?;
-        match hash.finalize().to_string() == self.blake3 {
+        match FileHash::of_file(path)? == *self {
             true => Ok(()),
             false => Err(BadFile::new(path, "is damaged: it is not what the run wrote, by its hash")),
         }
+    }
+}
+
+impl Status {
+    /// Refuses metrics that are not what the run wrote, where it is done.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn check_metrics(&self, run: &RunFolder) -> Result<(), BadFile> {
+        self.files.get(METRICS).map_or(Ok(()), |hash| hash.check(&run.metrics_path()))
     }
 }
 
@@ -227,7 +242,7 @@ impl RunFolder {
 
     /// Says that the run is done, with the hashes of what it wrote.
     pub(crate) fn set_done(&self, step: usize) -> Result<()> {
-        let hash = |name: &str| Ok((name.to_string(), FileHash::of(&read_file(&self.path.join(name))?)));
+        let hash = |name: &str| Ok((name.to_string(), FileHash::of_file(&self.path.join(name))?));
         let files = RESULTS.into_iter().map(hash).collect::<Result<_>>()?;
         self.write_json("status.json", &Status { state: State::Done, step, message: None, files })
     }
@@ -239,15 +254,6 @@ impl RunFolder {
     pub fn check_files(&self) -> Result<()> {
         let files = self.status()?.map(|status| status.files).unwrap_or_default();
         Ok(files.iter().try_for_each(|(name, hash)| hash.check(&self.path.join(name)))?)
-    }
-
-    /// As [`RunFolder::check_files`], of the metrics alone, which a report reads.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn check_metrics(&self) -> Result<()> {
-        let files = self.status()?.map(|status| status.files).unwrap_or_default();
-        Ok(files.get(METRICS).map_or(Ok(()), |hash| hash.check(&self.metrics_path()))?)
     }
 
     /// The run's config.

@@ -35,7 +35,7 @@ pub use folder::{BadFile, Meta, Resumed, RunFolder, State, Status, read_text, wr
 pub use journal::MetricLine;
 pub use metrics::duration;
 pub use needs::DiskNeeds;
-pub use run::{Display, Ending, Provenance, Refused, refuse_another, run};
+pub use run::{Display, Ending, Provenance, Refused, ended, refuse_another, run};
 pub use same::first_difference;
 pub use sample::{Sampling, sample};
 pub use selftest::{Agreement, selftest};

@@ -134,7 +134,10 @@ pub(crate) fn run_in(
 }
 
 /// How a run of this config has ended in a folder, if it has.
-fn ended(folder: &RunFolder, config: &RunConfig) -> Result<Option<Ending>> {
+///
+/// # Errors
+/// A damaged status.
+pub fn ended(folder: &RunFolder, config: &RunConfig) -> Result<Option<Ending>> {
     let Some(status) = folder.status()? else { return Ok(None) };
     let is_same = |own: RunConfig| config.continues(&own) && own.train.steps == config.train.steps;
     if !folder.config().is_ok_and(is_same) {

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use data::Batch;
 use kernels::Kernels;
 use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position};
 use random::{below, stream};
 
-use crate::learner::{LanguageModel, Unread, compute, learner, update};
+use crate::learner::{Unread, compute, learner, named, update};
 use crate::operations::{normal, operations};
 use crate::{Backend, RunConfig, TrainConfig};
 
@@ -50,8 +48,9 @@ const VOCAB: usize = 64;
 pub fn selftest(backend: Backend, base: &RunConfig) -> Result<Vec<Agreement>> {
     let [ours, theirs] = [Backend::Flex.device()?.autodiff(), backend.device()?.autodiff()];
     let mut all = vec![];
-    let config = run(base, "Llama-like");
-    for (a, b) in operations(&config, &ours).iter().zip(operations(&config, &theirs)) {
+    let runs = runs(base);
+    let (_, llama) = &runs[1];
+    for (a, b) in operations(llama, &ours).iter().zip(operations(llama, &theirs)) {
         let on = |device: &Device, apply: &dyn Fn(Tensor<3>, Kernels) -> Tensor<3>| {
             let x = normal(a.name, a.dims, 1.0, device).require_grad();
             let y = apply(x.clone(), Kernels::Plain);
@@ -65,9 +64,8 @@ pub fn selftest(backend: Backend, base: &RunConfig) -> Result<Vec<Agreement>> {
         all.push(agreement(format!("{}, forward", a.name), &y, &y_there, OPERATION));
         all.push(agreement(format!("{}, backward", a.name), &dx, &dx_there, OPERATION));
     }
-    for name in MODELS {
-        let config = run(base, name);
-        let ((first, losses), (first_there, losses_there)) = (train(&config, &ours), train(&config, &theirs));
+    for (name, config) in &runs {
+        let ((first, losses), (first_there, losses_there)) = (train(config, &ours), train(config, &theirs));
         for (what, numbers) in &first {
             all.push(agreement(format!("{name}: {what}"), numbers, &first_there[what], OPERATION));
         }
@@ -76,11 +74,9 @@ pub fn selftest(backend: Backend, base: &RunConfig) -> Result<Vec<Agreement>> {
     Ok(all)
 }
 
-const MODELS: [&str; 4] = ["GPT-2-like", "Llama-like", "Post-LN", "DyT"];
-
-/// A small run of one kind of model.
-fn run(base: &RunConfig, name: &str) -> RunConfig {
-    let small = ModelConfig {
+/// Small runs of each kind of model, by name.
+fn runs(base: &RunConfig) -> [(&'static str, RunConfig); 4] {
+    let gpt2 = ModelConfig {
         seq_len: 32,
         d_model: 64,
         n_layers: 2,
@@ -94,14 +90,15 @@ fn run(base: &RunConfig, name: &str) -> RunConfig {
         dropout: 0.0,
         ..base.model.clone()
     };
-    let model = match name {
-        "Llama-like" => {
-            ModelConfig { norm: NormKind::RmsNorm, ffn: Ffn::SwiGlu, position: Position::Rope, n_kv_heads: 2, ..small }
-        }
-        "Post-LN" => ModelConfig { norm_placement: NormPlacement::Post, ..small },
-        "DyT" => ModelConfig { norm: NormKind::Dyt, ..small },
-        _ => small,
+    let llama = ModelConfig {
+        norm: NormKind::RmsNorm,
+        ffn: Ffn::SwiGlu,
+        position: Position::Rope,
+        n_kv_heads: 2,
+        ..gpt2.clone()
     };
+    let post = ModelConfig { norm_placement: NormPlacement::Post, ..gpt2.clone() };
+    let dyt = ModelConfig { norm: NormKind::Dyt, ..gpt2.clone() };
     let train = TrainConfig {
         steps: STEPS,
         batch_size: 4,
@@ -111,7 +108,9 @@ fn run(base: &RunConfig, name: &str) -> RunConfig {
         accumulate: 2,
         ..base.train.clone()
     };
-    RunConfig { kernels: Kernels::Plain, vocab_size: VOCAB, model, train, ..base.clone() }
+    let run = RunConfig { kernels: Kernels::Plain, vocab_size: VOCAB, train, ..base.clone() };
+    [("GPT-2-like", gpt2), ("Llama-like", llama), ("Post-LN", post), ("DyT", dyt)]
+        .map(|(name, model)| (name, RunConfig { model, ..run.clone() }))
 }
 
 /// Every clipped gradient of the first step and their norm, by name, and the losses of all steps.
@@ -123,7 +122,8 @@ fn train(config: &RunConfig, device: &Device) -> (BTreeMap<String, Vec<f64>>, Ve
         let computed = compute(&learner, &batch(config, step), config);
         let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
         if step == 0 {
-            first = named(&learner.model(), &grads);
+            let of_params = named(&learner.model(), &grads).into_iter();
+            first = of_params.filter_map(|p| Some((format!("gradient of {}", p.path), numbers(p.grad?)))).collect();
         }
         pending.push(unread);
         update(&mut learner, Some(grads));
@@ -150,32 +150,6 @@ fn batch(config: &RunConfig, step: usize) -> Batch {
         }
     }
     Batch { inputs, targets, batch, seq }
-}
-
-fn named(model: &LanguageModel, grads: &GradientsParams) -> BTreeMap<String, Vec<f64>> {
-    struct Named<'a> {
-        path: Vec<String>,
-        grads: &'a GradientsParams,
-        found: BTreeMap<String, Vec<f64>>,
-    }
-    impl ModuleVisitor for Named<'_> {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.path.push(name.into());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(grad) = self.grads.get::<D>(param.id) {
-                self.found.insert(format!("gradient of {}", self.path.join(".")), numbers(grad));
-            }
-        }
-    }
-    let mut named = Named { path: vec![], grads, found: BTreeMap::new() };
-    model.decoder.visit(&mut named);
-    named.found
 }
 
 fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {

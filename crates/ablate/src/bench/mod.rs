@@ -56,7 +56,7 @@ const FORECAST_STEPS: usize = 10;
 /// # Errors
 /// A config that cannot be run.
 pub fn forecast(plan: &Plan) -> Result<String> {
-    let (_, tuning) = plan.tuning_runs();
+    let tuning = plan.tuning_runs();
     let runs = plan.runs();
     let at_once = resources::most_at_once(plan, resources::cores().min(runs.len()), None)?;
     let (mut seconds, mut bytes, mut most_meanwhile) = (0.0, 0.0, 0.0f64);
