@@ -1,16 +1,16 @@
 //! Runs that are interrupted, and end as if they had not been.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use burn::module::Module;
-use burn::optim::OptimizerRecord;
 use burn::train::Learner;
+use burn_pack::{Reader, Scalar, Writer};
 use data::Dataset;
 use disk::{Disk, Storage};
 use model::{NormKind, NormPlacement};
@@ -272,12 +272,57 @@ fn weights_alone_are_not_enough() {
     };
     let [first, second] = checkpoints.newest(weights_only).unwrap().unwrap();
     assert!(first == at(10) && (second - at(11)).abs() > 1e-3, "{second} against {}", at(11));
-    let forget = |mut checkpoint: Checkpoint| {
-        checkpoint.optimizer = OptimizerRecord::default().into_bytes().unwrap();
-        resumed(&config, &device, checkpoint).map(|_| ())
+}
+
+/// burn starts moments that it does not find anew, and panics where those it finds do not fit.
+#[test]
+fn moments_that_are_not_the_models_are_refused() {
+    let place = Place::new();
+    let config = place.config();
+    let device = config.backend.device().unwrap().autodiff();
+    place.stop_after("part", &config, 9);
+    let checkpoints = place.checkpoints("part", &config);
+    let with = |change: &dyn Fn(&mut Vec<burn_pack::Tensor>, &mut BTreeMap<String, Scalar>)| {
+        let changed = |mut checkpoint: Checkpoint| {
+            let reader = Reader::from_bytes(checkpoint.optimizer).unwrap();
+            let mut scalars = reader.scalars().clone();
+            let mut tensors = reader.into_tensors().unwrap();
+            change(&mut tensors, &mut scalars);
+            let mut writer = Writer::new(tensors);
+            for (name, value) in &scalars {
+                writer = writer.with_scalar(name, *value);
+            }
+            checkpoint.optimizer = writer.into_bytes().unwrap();
+            resumed(&config, &device, checkpoint).map(|_| ())
+        };
+        checkpoints.newest(changed).map(|_| ())
     };
-    let refused = checkpoints.newest(forget).unwrap_err().to_string();
-    assert!(refused.contains("it lacks the moments of a parameter"), "{refused}");
+    with(&|_, _| ()).unwrap();
+    let set = |end: &'static str, value: Option<Scalar>| {
+        move |_: &mut Vec<burn_pack::Tensor>, scalars: &mut BTreeMap<String, Scalar>| {
+            let name = scalars.keys().find(|name| name.ends_with(end)).unwrap().clone();
+            scalars.remove(&name);
+            scalars.extend(value.map(|value| (name, value)));
+        }
+    };
+    let numbers = [None, Some(Scalar::UInt(0)), Some(Scalar::UInt(1 << 40)), Some(Scalar::Float(2.0))];
+    for value in numbers {
+        for end in [".__rank", ".time"] {
+            let refused = with(&set(end, value)).unwrap_err().to_string();
+            assert!(refused.contains("it lacks the moments of a parameter"), "{end} {value:?}: {refused}");
+        }
+    }
+    for n_kept in [0, 1] {
+        let refused = with(&|tensors, _| tensors.truncate(n_kept)).unwrap_err().to_string();
+        assert!(refused.contains("it lacks the moments of a parameter"), "{refused}");
+    }
+    let rename = |tensors: &mut Vec<burn_pack::Tensor>, _: &mut _| tensors[0].name.push('x');
+    assert!(with(&rename).is_err());
+    let add = |_: &mut Vec<_>, scalars: &mut BTreeMap<String, Scalar>| {
+        scalars.insert("7.__rank".into(), Scalar::UInt(99));
+    };
+    let refused = with(&add).unwrap_err().to_string();
+    assert!(refused.contains("it holds 1 values that are none of a parameter's"), "{refused}");
 }
 
 #[test]

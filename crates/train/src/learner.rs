@@ -1,6 +1,6 @@
 //! The decoder as burn's `Learner` sees it: loss, gradients, optimizer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::{
@@ -10,7 +10,7 @@ use burn::optim::{
 use burn::tensor::{Bytes, DType, Device, ExecutionError, Int, Shape, Tensor, TensorData};
 use burn::train::metric::Adaptor;
 use burn::train::{InferenceStep, ItemLazy, Learner, TrainOutput, TrainStep};
-use burn_pack::Reader;
+use burn_pack::{Reader, Scalar};
 use data::{Batch, Class, Scored, ValidBatch};
 use kernels::{AdamWStep, Kernels};
 use model::Decoder;
@@ -309,31 +309,42 @@ pub(crate) fn resumed(
     let fresh = learner(config, device).model();
     // Weights come back with the identities under which their moments are kept.
     let model = fresh.try_load_record(model).map_err(|error| format!("its weights are not the model's: {error}"))?;
-    check_moments(&model, optimizer.clone())?;
+    check_moments(&model, optimizer.clone(), state.step)?;
     let optimizer = OptimizerRecord::from_bytes(optimizer).map_err(|error| error.to_string())?;
     let mut learner = learner_of(model, config, state.step);
     learner.load_optim(optimizer);
     Ok(learner)
 }
 
-/// Refuses an optimizer's record that lacks the moments of a parameter: burn would start those anew without a word.
-fn check_moments(model: &LanguageModel, record: Bytes) -> Result<(), String> {
+/// Refuses an optimizer's record that is not this model's to the last entry: burn would start the moments that it lacks anew
+/// without a word, and panics at shapes that do not go together.
+fn check_moments(model: &LanguageModel, record: Bytes, step: usize) -> Result<(), String> {
     let reader = Reader::from_bytes(record).map_err(|error| error.to_string())?;
-    let times: BTreeSet<String> = reader.scalars().keys().cloned().collect();
+    let scalars = reader.scalars().clone();
     let tensors = reader.into_tensors().map_err(|error| error.to_string())?;
     if let Some(tensor) = tensors.iter().find(|tensor| tensor.param_id.is_none() || tensor.dtype != DType::F32) {
         return Err(format!("its tensor {:?} is none of a parameter's", tensor.name));
     }
-    let tensors = tensors.into_iter().map(|tensor| (tensor.name, tensor.shape));
-    let mut moments = Moments { times, tensors: tensors.collect(), wrong: None };
+    let n_tensors = tensors.len();
+    let tensors: BTreeMap<_, _> =
+        tensors.into_iter().map(|tensor| (tensor.name, (tensor.shape, tensor.param_id))).collect();
+    let mut moments = Moments { scalars, n_unknown: n_tensors - tensors.len(), tensors, step, wrong: None };
     model.visit(&mut moments);
-    moments.wrong.map_or(Ok(()), Err)
+    if let Some(wrong) = moments.wrong {
+        return Err(wrong);
+    }
+    match moments.n_unknown + moments.tensors.len() + moments.scalars.len() {
+        0 => Ok(()),
+        n => Err(format!("it holds {n} values that are none of a parameter's")),
+    }
 }
 
-/// Looks for the moments of each trained parameter.
+/// Takes out the moments of each trained parameter.
 struct Moments {
-    times: BTreeSet<String>,
-    tensors: BTreeMap<String, Shape>,
+    tensors: BTreeMap<String, (Shape, Option<u64>)>,
+    scalars: BTreeMap<String, Scalar>,
+    n_unknown: usize,
+    step: usize,
     wrong: Option<String>,
 }
 
@@ -342,11 +353,14 @@ impl ModuleVisitor for Moments {
         if !param.is_require_grad() {
             return;
         }
-        let named = |field: &str| format!("{}.momentum.{field}", param.id.val());
-        let shape = param.val().shape();
-        let is_there = |field: &&str| self.tensors.get(&named(field)).is_some_and(|found| *found == shape);
-        if !["moment_1", "moment_2"].iter().all(is_there) || !self.times.contains(&named("time")) {
-            self.wrong = Some(format!("it lacks the moments of a parameter of shape {:?}", shape.as_slice()));
+        let id = param.id.val();
+        let of_parameter = Some((param.val().shape(), Some(id)));
+        let mut has_moment = |field| self.tensors.remove(&format!("{id}.momentum.{field}")) == of_parameter;
+        let has_moments = [has_moment("moment_1"), has_moment("moment_2")] == [true, true];
+        let mut number = |field| self.scalars.remove(&format!("{id}.{field}")).and_then(|n| usize::try_from(n).ok());
+        let is_in_time = number("momentum.time").is_some_and(|time| (1..=self.step).contains(&time));
+        if !has_moments || !is_in_time || number("__rank") != Some(D) {
+            self.wrong = Some(format!("it lacks the moments of a parameter of shape {:?}", param.val().shape()));
         }
     }
 }
