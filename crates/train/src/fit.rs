@@ -22,7 +22,7 @@ use crate::config::OnSpike;
 use crate::diverged::first_not_finite;
 use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::journal::{Journal, MetricLine};
-use crate::learner::{LanguageModel, Report, Unread, compute, gradients, update};
+use crate::learner::{LanguageModel, Report, Unread, compute, gradients, learner, update};
 use crate::records::Outlet;
 use crate::{Ending, RunConfig, RunFolder, State};
 
@@ -55,6 +55,9 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
         _starting_epoch: usize,
     ) -> (LanguageModel, SupervisedTrainingEventProcessor<LanguageModel>) {
         let mut state = self.from.clone();
+        if !self.config.backend.is_cpu() {
+            self.warm_up();
+        }
         let mut run = || {
             let journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
             let (start, last) = (Instant::now(), Instant::now());
@@ -70,6 +73,16 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
 impl StepLoop {
     fn item(&self, step: usize, report: Report) -> TrainingItem<Report> {
         TrainingItem::new(report, Progress::new(step, self.config.train.steps, Some("steps".into())), Some(step), None)
+    }
+
+    /// Has a GPU compile what a step needs, and choose how to compute it, before the clock starts: with a learner that nobody needs.
+    fn warm_up(&self) {
+        let mut learner = learner(&self.config, &self.device);
+        let batch = self.data.train_batch(self.config.seed, 1, self.config.train.batch_size);
+        let (grads, unread) =
+            compute(&learner, &batch, &self.config).clipped_unread(&learner.model(), self.config.train.grad_clip);
+        update(&mut learner, Some(grads));
+        Unread::read(&[unread]);
     }
 
     fn seed_dropout(&self, step: usize) {
