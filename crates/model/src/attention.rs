@@ -46,12 +46,38 @@ impl Attention {
         }
     }
 
-    /// `residual` plus the attention of `x`, both `[batch, seq, d_model]`.
-    pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, kernels: Kernels) -> Tensor<3> {
+    fn shape(&self, x: &Tensor<3>) -> AttentionShape {
         let [batch, seq, d_model] = x.dims();
         let head_dim = self.head_dim;
         let n_kv_heads = self.k.weight.dims()[1] / head_dim;
-        let shape = AttentionShape { batch, seq, n_heads: d_model / head_dim, n_kv_heads, head_dim, theta: self.theta };
+        AttentionShape { batch, seq, n_heads: d_model / head_dim, n_kv_heads, head_dim, theta: self.theta }
+    }
+
+    pub(crate) fn drop_nothing(&mut self) {
+        self.dropout.prob = 0.0;
+    }
+
+    /// Entropy in nats of each head's weights, averaged over the queries of `[batch, seq, d_model]`.
+    pub(crate) fn entropies(&self, x: Tensor<3>) -> Vec<f64> {
+        let shape = self.shape(&x);
+        let (q, k, v) = self.heads(x.flatten(0, 1), Kernels::Plain);
+        let mut entropies = vec![];
+        attention_with(q, k, v, shape, |weights| {
+            // The smallest of positive numbers adds nothing and keeps 0 ln 0 at 0.
+            let terms = weights.clone() * (weights.clone() + f32::MIN_POSITIVE).log();
+            let of_head = |head| {
+                let sum = terms.clone().narrow(1, head, 1).sum().into_scalar::<f64>();
+                -sum / (shape.batch * shape.seq) as f64
+            };
+            entropies = (0..shape.n_heads).map(of_head).collect();
+            weights
+        });
+        entropies
+    }
+
+    /// `residual` plus the attention of `x`, both `[batch, seq, d_model]`.
+    pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, kernels: Kernels) -> Tensor<3> {
+        let shape = self.shape(&x);
         let dims = x.shape();
         let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
         let is_bare = self.q.bias.is_none() && self.q_norm.is_none() && self.dropout.prob == 0.0;
@@ -64,17 +90,21 @@ impl Attention {
         y.reshape(dims)
     }
 
+    /// Queries, keys and values as the products see them, but for rotations.
+    fn heads(&self, x: Tensor<2>, kernels: Kernels) -> (Tensor<2>, Tensor<2>, Tensor<2>) {
+        let (q, k, v) = (self.q.forward(x.clone()), self.k.forward(x.clone()), self.v.forward(x));
+        let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) else { return (q, k, v) };
+        let norm = |norm: &RmsNorm, x: Tensor<2>| {
+            let [n, width] = x.dims();
+            let heads = x.reshape([n * width / self.head_dim, self.head_dim]);
+            kernels.rms_norm(heads, norm.gamma.val()).reshape([n, width])
+        };
+        (norm(q_norm, q), norm(k_norm, k), v)
+    }
+
     /// The heads' outputs side by side, with all that can stand between a projection and its use.
     fn mix(&self, x: Tensor<2>, shape: AttentionShape, kernels: Kernels) -> Tensor<2> {
-        let (mut q, mut k, v) = (self.q.forward(x.clone()), self.k.forward(x.clone()), self.v.forward(x));
-        if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
-            let norm = |norm: &RmsNorm, x: Tensor<2>| {
-                let [n, width] = x.dims();
-                let heads = x.reshape([n * width / self.head_dim, self.head_dim]);
-                kernels.rms_norm(heads, norm.gamma.val()).reshape([n, width])
-            };
-            (q, k) = (norm(q_norm, q), norm(k_norm, k));
-        }
+        let (q, k, v) = self.heads(x, kernels);
         if self.dropout.prob > 0.0 {
             attention_with(q, k, v, shape, |weights| self.dropout.forward(weights))
         } else {

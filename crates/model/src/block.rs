@@ -10,6 +10,7 @@ use kernels::Kernels;
 
 use crate::attention::Attention;
 use crate::norm::Site;
+use crate::probe::Tap;
 use crate::{FeedForward, ModelConfig, Norm};
 
 /// Where a block applies its norms.
@@ -47,18 +48,33 @@ impl Block {
         }
     }
 
+    pub(crate) fn drop_nothing(&mut self) {
+        self.dropout.prob = 0.0;
+        self.attn.drop_nothing();
+    }
+
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub(crate) fn forward(&self, x: Tensor<3>, kernels: Kernels) -> Tensor<3> {
-        let attn = |x, residual| self.attn.forward(x, residual, kernels);
-        let ffn = |x, residual| self.ffn.forward(x, residual, &self.dropout, kernels);
+    pub(crate) fn forward(&self, x: Tensor<3>, kernels: Kernels, tap: &mut impl FnMut(Tap)) -> Tensor<3> {
+        let norm = |norm: &Norm, x: Tensor<3>, tap: &mut dyn FnMut(Tap)| {
+            tap(Tap::Norm(norm, &x));
+            norm.forward(x, kernels)
+        };
+        let attn = |x: Tensor<3>, residual, tap: &mut dyn FnMut(Tap)| {
+            tap(Tap::Attention(&self.attn, &x));
+            self.attn.forward(x, residual, kernels)
+        };
+        let ffn = |x: Tensor<3>, residual, tap: &mut dyn FnMut(Tap)| {
+            tap(Tap::FeedForward(&self.ffn, &x));
+            self.ffn.forward(x, residual, &self.dropout, kernels)
+        };
         match self.placement {
             NormPlacement::Pre => {
-                let x = attn(self.attn_norm.forward(x.clone(), kernels), x);
-                ffn(self.ffn_norm.forward(x.clone(), kernels), x)
+                let x = attn(norm(&self.attn_norm, x.clone(), tap), x, tap);
+                ffn(norm(&self.ffn_norm, x.clone(), tap), x, tap)
             }
             NormPlacement::Post => {
-                let x = self.attn_norm.forward(attn(x.clone(), x), kernels);
-                self.ffn_norm.forward(ffn(x.clone(), x), kernels)
+                let x = norm(&self.attn_norm, attn(x.clone(), x, tap), tap);
+                norm(&self.ffn_norm, ffn(x.clone(), x, tap), tap)
             }
         }
     }

@@ -6,6 +6,7 @@ use burn::tensor::{Device, Int, Tensor};
 use kernels::Kernels;
 
 use crate::norm::Site;
+use crate::probe::Tap;
 use crate::{Block, ModelConfig, Norm, NormPlacement, Position};
 
 /// A decoder-only language model. Its output matrix is the token embedding's (a tied head).
@@ -41,18 +42,23 @@ impl Decoder {
     /// Token ids `[batch, seq]` to logits `[batch, seq, vocab]`. With learned positions `seq` is at most `seq_len`.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [batch, seq] = tokens.dims();
-        let head = self.token_embedding.weight.val().transpose();
+        let head = self.head();
         let [_, vocab] = head.dims();
         self.hidden(tokens).matmul(head).reshape([batch, seq, vocab])
     }
 
     /// Token ids `[batch, seq]` to what the head sees, `[batch * seq, d_model]`.
     fn hidden(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
-        self.stream(tokens, |_, _| {}).flatten(0, 1)
+        self.stream(tokens, None, &mut |_| {}).flatten(0, 1)
     }
 
-    /// Token ids `[batch, seq]` to `[batch, seq, d_model]`; `tap` sees the stream behind each part, under that part's name.
-    fn stream(&self, tokens: Tensor<2, Int>, mut tap: impl FnMut(std::fmt::Arguments, &Tensor<3>)) -> Tensor<3> {
+    /// Token ids `[batch, seq]` to `[batch, seq, d_model]`, leaving out a block if one is named. What `tap` is not told is not computed.
+    pub(crate) fn stream(
+        &self,
+        tokens: Tensor<2, Int>,
+        left_out: Option<usize>,
+        tap: &mut impl FnMut(Tap),
+    ) -> Tensor<3> {
         let [_, seq] = tokens.dims();
         let device = tokens.device();
         let mut x = self.token_embedding.forward(tokens);
@@ -63,14 +69,15 @@ impl Decoder {
             x = x + positions.forward(Tensor::arange(0..seq as i64, &device).unsqueeze());
         }
         x = self.dropout.forward(x);
-        tap(format_args!("token_embedding"), &x);
-        for (i, block) in self.blocks.iter().enumerate() {
-            x = block.forward(x, self.kernels);
-            tap(format_args!("blocks.{i}"), &x);
+        tap(Tap::Stream(format_args!("token_embedding"), &x));
+        for (i, block) in self.blocks.iter().enumerate().filter(|(i, _)| Some(*i) != left_out) {
+            x = block.forward(x, self.kernels, tap);
+            tap(Tap::Stream(format_args!("blocks.{i}"), &x));
         }
         if let Some(norm) = &self.final_norm {
+            tap(Tap::Norm(norm, &x));
             x = norm.forward(x, self.kernels);
-            tap(format_args!("final_norm"), &x);
+            tap(Tap::Stream(format_args!("final_norm"), &x));
         }
         x
     }
@@ -78,18 +85,44 @@ impl Decoder {
     /// The first part behind which the stream from these tokens, `[batch, seq]`, is not finite; `head` if only the logits are not.
     pub fn first_not_finite(&self, tokens: Tensor<2, Int>) -> Option<String> {
         let mut first = None;
-        let last = self.stream(tokens, |name, x| {
-            if first.is_none() && !is_finite(x.clone()) {
+        let last = self.stream(tokens, None, &mut |tap| {
+            if let Tap::Stream(name, x) = tap
+                && first.is_none()
+                && !is_finite(x.clone())
+            {
                 first = Some(name.to_string());
             }
         });
-        let head = self.token_embedding.weight.val().transpose();
-        first.or_else(|| (!is_finite(last.flatten::<2>(0, 1).matmul(head))).then(|| "head".into()))
+        first.or_else(|| (!is_finite(last.flatten::<2>(0, 1).matmul(self.head()))).then(|| "head".into()))
     }
 
     /// Negative log-likelihood of each target in nats: inputs and targets `[batch, seq]` to `[batch * seq]`.
     pub fn nll(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
-        self.kernels.nll(self.hidden(inputs), self.token_embedding.weight.val(), targets.flatten(0, 1))
+        self.nll_of(self.hidden(inputs), targets)
+    }
+
+    /// The same of what the head sees, `[batch * seq, d_model]`.
+    pub(crate) fn nll_of(&self, hidden: Tensor<2>, targets: Tensor<2, Int>) -> Tensor<1> {
+        self.kernels.nll(hidden, self.token_embedding.weight.val(), targets.flatten(0, 1))
+    }
+
+    /// `[d_model, vocab]`
+    pub(crate) fn head(&self) -> Tensor<2> {
+        self.token_embedding.weight.val().transpose()
+    }
+
+    pub(crate) fn n_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    pub(crate) fn kernels(&self) -> Kernels {
+        self.kernels
+    }
+
+    pub(crate) fn without_dropout(mut self) -> Self {
+        self.dropout.prob = 0.0;
+        self.blocks.iter_mut().for_each(Block::drop_nothing);
+        self
     }
 }
 
@@ -99,7 +132,7 @@ pub fn is_finite<const D: usize>(x: Tensor<D>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::config::tests::{combinations, tiny};
     use crate::{Ffn, NormKind, Rule};
@@ -256,6 +289,15 @@ mod tests {
         }
     }
 
+    /// A decoder of the fixtures, which name only what they change.
+    pub(crate) fn of_fixture(case: &Value, kernels: Kernels, device: &Device) -> Decoder {
+        let config = ModelConfig { seq_len: 6, d_model: 8, n_heads: 4, ..tiny() };
+        let mut config = serde_json::to_value(config).unwrap();
+        config.as_object_mut().unwrap().extend(case["model"].as_object().unwrap().clone());
+        let config: ModelConfig = serde_json::from_value(config).unwrap();
+        Decoder::new(&config, 11, kernels, device).map(&mut Formula { path: vec![] })
+    }
+
     /// Gives each parameter the numbers that `decoder.py` gives it.
     struct Formula {
         path: Vec<String>,
@@ -273,7 +315,7 @@ mod tests {
             let phase: u32 = name.bytes().map(u32::from).sum();
             let (start, scale) = match name.as_str() {
                 "embedding_scale" => (2.0, 0.2),
-                name if name.ends_with("gamma") || name.ends_with("alpha") => (1.0, 0.2),
+                name if ["gamma", "alpha", "running_var"].iter().any(|end| name.ends_with(end)) => (1.0, 0.2),
                 _ => (0.0, 0.3),
             };
             param.map(|tensor| {
@@ -302,20 +344,13 @@ mod tests {
         Ffn::VARIANTS.iter().for_each(|ffn| assert!(has("ffn", ffn.into()), "no case for {ffn:?}"));
         let both = cases.iter().flat_map(|case| Kernels::VARIANTS.iter().map(move |&kernels| (case, kernels)));
         for (case, kernels) in both {
-            let mut config =
-                serde_json::to_value(ModelConfig { seq_len: 6, d_model: 8, n_heads: 4, ..tiny() }).unwrap();
-            config.as_object_mut().unwrap().extend(case["model"].as_object().unwrap().clone());
-            let config: ModelConfig = serde_json::from_value(config).unwrap();
-            let decoder = Decoder::new(&config, 11, kernels, &device).map(&mut Formula { path: vec![] });
+            let (model, decoder) = (&case["model"], of_fixture(case, kernels, &device));
             let rows: Vec<Vec<i32>> = serde_json::from_value(case["tokens"].clone()).unwrap();
             let (inputs, targets) = (|r: &Vec<i32>| r[..6].to_vec(), |r: &Vec<i32>| r[1..].to_vec());
             let inputs = ids(&rows.iter().map(inputs).collect::<Vec<_>>(), &device);
             let targets = ids(&rows.iter().map(targets).collect::<Vec<_>>(), &device);
 
-            assert!(
-                agrees(&values(decoder.forward(inputs.clone())), &case["logits"]),
-                "logits, {kernels:?}: {config:?}"
-            );
+            assert!(agrees(&values(decoder.forward(inputs.clone())), &case["logits"]), "logits, {kernels:?}: {model}");
             let loss = decoder.nll(inputs, targets).mean();
             let expected = case["loss"].as_f64().unwrap();
             assert!((loss.clone().into_scalar::<f64>() / expected - 1.0).abs() < 1e-6);
@@ -323,7 +358,7 @@ mod tests {
             let grads = named(&decoder, Some(&loss.backward()));
             assert_eq!(grads.len(), case["grads"].as_object().unwrap().len());
             for (name, grad) in grads {
-                assert!(agrees(&grad, &case["grads"][&name]), "the gradient of {name}, {kernels:?}: {config:?}");
+                assert!(agrees(&grad, &case["grads"][&name]), "the gradient of {name}, {kernels:?}: {model}");
             }
         }
     }

@@ -13,6 +13,7 @@ mod ffn;
 mod init;
 mod norm;
 mod position;
+mod probe;
 mod projection;
 
 pub use block::{Block, NormPlacement};
@@ -24,3 +25,4 @@ pub use exact::Exact;
 pub use ffn::{FeedForward, Ffn};
 pub use norm::{EPSILON, Norm, NormKind, wrong};
 pub use position::Position;
+pub use probe::{BATCH_SIZES, Measure, Place, Units, Values, Windows, updates};

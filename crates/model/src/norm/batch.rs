@@ -1,6 +1,6 @@
 //! Batch normalization over all tokens of the batch.
 
-use burn::module::Module;
+use burn::module::{Module, RunningState};
 use burn::nn::BatchNormConfig;
 use burn::tensor::{Device, Tensor};
 
@@ -14,6 +14,18 @@ pub struct BatchNorm {
 impl BatchNorm {
     pub(crate) fn new(d_model: usize, device: &Device) -> Self {
         BatchNorm { inner: BatchNormConfig::new(d_model).with_epsilon(super::EPSILON).init(device) }
+    }
+
+    /// How far the statistics of `[batch, seq, d_model]` are from the running ones, averaged over features: means, in running
+    /// standard deviations, and |ln| of the variances' ratio.
+    pub(crate) fn distances(&self, x: Tensor<3>) -> [f64; 2] {
+        let x = x.flatten::<2>(0, 1);
+        let mean = x.clone().mean_dim(0);
+        let variance = (x - mean.clone()).square().mean_dim(0).squeeze::<1>() + super::EPSILON;
+        let running = |state: &RunningState<Tensor<1>>| state.value_sync().inner();
+        let running_variance = running(&self.inner.running_var) + super::EPSILON;
+        let mean = (mean.squeeze::<1>() - running(&self.inner.running_mean)).abs() / running_variance.clone().sqrt();
+        [mean, (variance / running_variance).log().abs()].map(|x| x.mean().into_scalar::<f64>())
     }
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.

@@ -22,6 +22,11 @@ impl Dyt {
         }
     }
 
+    /// `[1]`
+    pub(crate) fn alpha(&self) -> Tensor<1> {
+        self.alpha.val()
+    }
+
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
     pub fn forward(&self, x: Tensor<3>, kernels: Kernels) -> Tensor<3> {
         kernels.dyt(x, self.alpha.val(), self.gamma.val(), self.beta.val())
