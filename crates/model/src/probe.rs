@@ -41,6 +41,8 @@ pub enum Measure {
     DropLoss,
     /// Share of a feed-forward's units whose input is positive at no token of the validation split; of a gated one, the gate's.
     NeverActive,
+    /// Of the units that were never active at the last look, the share that are active now.
+    Revived,
     /// Share of pairs of token and unit at which it is positive.
     Active,
     /// Share of them at which the activation's slope is within 0.01 of zero, so that next to no gradient passes.
@@ -93,7 +95,7 @@ impl Measure {
         use Measure::*;
         match self {
             GradAttn | GradFfn | GradDown | UpdateAttn | UpdateFfn | StreamCosine | Contribution | DropLoss
-            | NeverActive | Active | Saturated => Place::Block,
+            | NeverActive | Revived | Active | Saturated => Place::Block,
             StreamRms | EffectiveRank => Place::Stream,
             TanhR2 | LineR2 | InverseStd | Alpha | OnesShare | RunningMean | RunningVariance => Place::Norm,
             AttnEntropy => Place::Head,
@@ -330,7 +332,7 @@ pub fn updates(before: &Decoder, behind: &Decoder) -> Values {
 
 /// Which units of each feed-forward have been active, their input being positive at some token.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Units(pub Vec<Vec<bool>>);
+pub struct Units(Vec<Vec<bool>>);
 
 impl Units {
     /// Adds what windows of tokens show, `[batch * seq]`. A model for inference.
@@ -350,10 +352,16 @@ impl Units {
         });
     }
 
+    /// Of each block, the units that have not been active.
+    pub fn silent(&self) -> Vec<Vec<usize>> {
+        let silent = |units: &Vec<bool>| (0..units.len()).filter(|&unit| !units[unit]).collect();
+        self.0.iter().map(silent).collect()
+    }
+
     /// [`Measure::NeverActive`]
     pub fn never_active(&self) -> Vec<f64> {
-        let share = |units: &Vec<bool>| units.iter().filter(|active| !**active).count() as f64 / units.len() as f64;
-        self.0.iter().map(share).collect()
+        let share = |(silent, units): (Vec<usize>, &Vec<bool>)| silent.len() as f64 / units.len() as f64;
+        self.silent().into_iter().zip(&self.0).map(share).collect()
     }
 }
 
@@ -494,7 +502,7 @@ mod tests {
             }
         }
         // But for those of steps.
-        let all = |measure: &&Measure| !matches!(measure, Measure::UpdateAttn | Measure::UpdateFfn);
+        let all = |measure: &&Measure| !matches!(measure, Measure::UpdateAttn | Measure::UpdateFfn | Measure::Revived);
         for measure in Measure::VARIANTS.iter().filter(all) {
             let name: &str = measure.into();
             assert!(cases.iter().any(|case| case["measures"].get(name).is_some()), "no case for {name}");

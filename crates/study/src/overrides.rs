@@ -179,7 +179,8 @@ impl Overlay {
 
     /// As [`Overlay::apply`], for a variant, which may only change what it is compared by.
     pub(crate) fn apply_to_variant(&mut self, change: &Override) -> Result<(), ConfigError> {
-        if SHARED.contains(&change.key.as_str()) || change.key.starts_with("checkpoint.") {
+        let is_of_the_run = ["checkpoint.", "probe."].iter().any(|section| change.key.starts_with(section));
+        if SHARED.contains(&change.key.as_str()) || is_of_the_run {
             return Err(change.error(format!(
                 "`{}` is the same for all variants of a study; set it at the top of the file or with --set",
                 change.key

@@ -195,6 +195,7 @@ impl Plan {
             data: settings.data.clone(),
             train: settings.train.clone(),
             checkpoint: settings.checkpoint.clone(),
+            probe: settings.probe.clone(),
         };
         let reference = PlannedVariant::new(run(&settings.reference, &settings))
             .map_err(|error| base.blame(&error).unwrap_or(error))?;

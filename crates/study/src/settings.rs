@@ -4,7 +4,7 @@ use data::DataConfig;
 use kernels::Kernels;
 use model::ModelConfig;
 use serde::{Deserialize, Serialize};
-use train::{Backend, CheckpointConfig, RunConfig, TrainConfig};
+use train::{Backend, CheckpointConfig, ProbeConfig, RunConfig, TrainConfig};
 
 /// The baseline, compiled in: every key with its default.
 pub(crate) const BASELINE: &str = include_str!("../../../experiments/baseline.toml");
@@ -45,11 +45,13 @@ pub(crate) struct Settings {
     pub(crate) data: DataConfig,
     pub(crate) train: TrainConfig,
     pub(crate) checkpoint: CheckpointConfig,
+    pub(crate) probe: ProbeConfig,
 }
 
 /// The baseline as the config of a run, before a text is read.
 pub fn baseline(backend: Backend) -> RunConfig {
-    let Settings { model, data, train, checkpoint, .. } = toml::from_str(BASELINE).expect("the baseline is valid");
+    let Settings { model, data, train, checkpoint, probe, .. } =
+        toml::from_str(BASELINE).expect("the baseline is valid");
     RunConfig {
         study: "baseline".into(),
         variant: "baseline".into(),
@@ -63,6 +65,7 @@ pub fn baseline(backend: Backend) -> RunConfig {
         data,
         train,
         checkpoint,
+        probe,
     }
 }
 

@@ -31,6 +31,7 @@ pub struct RunConfig {
     pub data: DataConfig,
     pub train: TrainConfig,
     pub checkpoint: CheckpointConfig,
+    pub probe: ProbeConfig,
 }
 
 /// When a run saves its state, and what it keeps of that. It changes no result.
@@ -43,6 +44,14 @@ pub struct CheckpointConfig {
     pub keep_last: usize,
     /// Whether that of the lowest validation loss is kept too.
     pub keep_best: bool,
+}
+
+/// When a run looks at what goes on inside its model. It changes no result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbeConfig {
+    /// Steps between two looks; the first is before the first step, the last behind the last. 0: none.
+    pub every: usize,
 }
 
 /// What to do with a training loss that leaps out of those before it.
@@ -93,6 +102,8 @@ pub struct TrainConfig {
     pub eval_every: usize,
 }
 
+const MOST_STEPS: usize = 1_000_000_000;
+
 /// Largest number of token ids.
 pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
@@ -117,6 +128,10 @@ impl RunConfig {
         }
         self.model.validate().map_err(ConfigError)?;
         self.checkpoint.validate().map_err(ConfigError)?;
+        if self.probe.every > MOST_STEPS {
+            let message = format!("probe.every = {}: must be between 0 and {MOST_STEPS}", self.probe.every);
+            return Err(ConfigError(message));
+        }
         self.train.validate().map_err(ConfigError)
     }
 
@@ -171,7 +186,7 @@ impl RunConfig {
 
 impl CheckpointConfig {
     fn validate(&self) -> Result<(), String> {
-        for (key, value, most) in [("every", self.every, 1_000_000_000), ("keep_last", self.keep_last, 1000)] {
+        for (key, value, most) in [("every", self.every, MOST_STEPS), ("keep_last", self.keep_last, 1000)] {
             if !(1..=most).contains(&value) {
                 return Err(format!("checkpoint.{key} = {value}: must be between 1 and {most}"));
             }
@@ -188,9 +203,9 @@ impl TrainConfig {
 
     fn validate(&self) -> Result<(), String> {
         for (key, value, most) in [
-            ("steps", self.steps, 1_000_000_000),
+            ("steps", self.steps, MOST_STEPS),
             ("batch_size", self.batch_size, 1 << 16),
-            ("eval_every", self.eval_every, 1_000_000_000),
+            ("eval_every", self.eval_every, MOST_STEPS),
         ] {
             if !(1..=most).contains(&value) {
                 return Err(format!("train.{key} = {value}: must be between 1 and {most}"));
@@ -276,6 +291,7 @@ pub(crate) mod tests {
                 eval_every: 6,
             },
             checkpoint: CheckpointConfig { every: 3, keep_last: 2, keep_best: false },
+            probe: ProbeConfig { every: 0 },
         }
     }
 

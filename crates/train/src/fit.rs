@@ -23,6 +23,7 @@ use crate::diverged::first_not_finite;
 use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::journal::{Journal, MetricLine};
 use crate::learner::{LanguageModel, Report, Unread, compute, gradients, learner, update};
+use crate::probe::Probes;
 use crate::records::Outlet;
 use crate::{Ending, RunConfig, RunFolder, State};
 
@@ -61,8 +62,10 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
         let mut run = || {
             let journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
             let (start, last) = (Instant::now(), Instant::now());
+            let resumed = state.metrics.is_some().then_some(state.step);
+            let probes = Probes::open(&self.folder, &self.config, resumed, &self.data)?;
             let (learner, components, state) = (&mut learner, &mut components, &mut state);
-            Running { of: self, learner, components, state, journal, unread: vec![], start, last }.steps()
+            Running { of: self, learner, components, state, journal, probes, unread: vec![], start, last }.steps()
         };
         let ending = run().map(|ending| (ending, state));
         *self.ending.lock().expect("no panic while it is held") = Some(ending);
@@ -106,6 +109,7 @@ struct Running<'a> {
     components: &'a mut Components,
     state: &'a mut TrainState,
     journal: Journal,
+    probes: Probes<'a>,
     /// Steps that were taken and not looked at, each with its learning rate.
     unread: Vec<(Unread, f64)>,
     start: Instant,
@@ -129,10 +133,15 @@ impl Running<'_> {
             let evaluates = step > 0 && (step.is_multiple_of(train.eval_every) || is_last);
             let is_due = step.is_multiple_of(checkpoint.every) || is_last || evaluates && checkpoint.keep_best;
             let should_stop = self.should_stop();
-            if (is_due || evaluates || should_stop)
+            let is_probed = self.probes.is_due(step);
+            if (is_due || evaluates || is_probed || should_stop)
                 && let Some(wrong) = self.read()?
             {
                 return self.diverged(wrong);
+            }
+            if is_probed {
+                self.probes.look(step, &self.learner.model())?;
+                self.last = Instant::now();
             }
             if saved < step && (is_due || should_stop) {
                 self.save()?;
@@ -158,6 +167,7 @@ impl Running<'_> {
         }
         self.components.event_processor.process_train(LearnerEvent::EndSplit(1))?;
         self.journal.sync()?;
+        self.probes.sync()?;
         Ok(Ending::Done)
     }
 
@@ -172,6 +182,7 @@ impl Running<'_> {
         let step = self.state.step + 1;
         let batch = self.of.data.train_batch(*seed, step, train.batch_size);
         self.of.seed_dropout(step);
+        self.probes.before(step, || self.learner.model());
         if self.of.read_every() > 1 {
             let computed = compute(self.learner, &batch, &self.of.config);
             let (grads, unread) = computed.clipped_unread(&self.learner.model(), train.grad_clip);
@@ -276,6 +287,7 @@ impl Running<'_> {
     /// Writes a checkpoint.
     fn save(&mut self) -> Result<()> {
         self.journal.sync()?;
+        self.probes.sync()?;
         self.state.metrics = Some(self.journal.mark());
         // Running statistics lag one step behind until a model for inference is made of the one in training.
         drop(self.learner.model().valid());

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use data::{Account, Tokenizer};
 use disk::{Disk, Storage};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoints;
 use crate::config::label;
 use crate::journal::MetricLine;
+use crate::probe::PROBES;
 use crate::{ConfigError, RunConfig};
 
 /// Writes a file whole or not at all.
@@ -192,8 +194,8 @@ const METRICS: &str = "metrics.jsonl";
 
 const WEIGHTS: &str = "checkpoints/final/model.safetensors";
 
-/// What is read of a finished run.
-const RESULTS: [&str; 3] = [METRICS, "tokenizer.json", WEIGHTS];
+/// What is read of a finished run, where it is there.
+const RESULTS: [&str; 4] = [METRICS, PROBES, "tokenizer.json", WEIGHTS];
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -243,7 +245,8 @@ impl RunFolder {
     /// Says that the run is done, with the hashes of what it wrote.
     pub(crate) fn set_done(&self, step: usize) -> Result<()> {
         let hash = |name: &str| Ok((name.to_string(), FileHash::of_file(&self.path.join(name))?));
-        let files = RESULTS.into_iter().map(hash).collect::<Result<_>>()?;
+        let is_there = |name: &&str| *name != PROBES || self.probes_path().exists();
+        let files = RESULTS.into_iter().filter(is_there).map(hash).collect::<Result<_>>()?;
         self.write_json("status.json", &Status { state: State::Done, step, message: None, files })
     }
 
@@ -308,17 +311,21 @@ impl RunFolder {
     /// # Errors
     /// A missing or damaged file.
     pub fn metrics(&self) -> Result<Vec<MetricLine>> {
-        let path = self.metrics_path();
-        if fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
-            return Err(BadFile::new(&path, "is not a regular file").into());
+        self.lines(&self.metrics_path())
+    }
+
+    /// Every line of a file of JSON; a last one that was cut short is left out.
+    pub(crate) fn lines<T: DeserializeOwned>(&self, path: &Path) -> Result<Vec<T>> {
+        if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(BadFile::new(path, "is not a regular file").into());
         }
-        let file = File::open(&path).map_err(|error| missing(&path, error))?;
+        let file = File::open(path).map_err(|error| missing(path, error))?;
         let mut lines = vec![];
         let mut reader = BufReader::new(file);
         let mut text = String::new();
-        while reader.read_line(&mut text).map_err(|error| damaged(&path, &error))? > 0 {
+        while reader.read_line(&mut text).map_err(|error| damaged(path, &error))? > 0 {
             if text.ends_with('\n') {
-                lines.push(serde_json::from_str(&text).map_err(|error| damaged(&path, &error))?);
+                lines.push(serde_json::from_str(&text).map_err(|error| damaged(path, &error))?);
             }
             text.clear();
         }
@@ -329,7 +336,7 @@ impl RunFolder {
         Ok(read_text(&self.path.join(name))?)
     }
 
-    fn read_json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T> {
+    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let path = self.path.join(name);
         Ok(serde_json::from_str(&self.read(name)?).map_err(|error| damaged(&path, &error))?)
     }

@@ -13,7 +13,7 @@ use burn::train::Learner;
 use burn_pack::{Reader, Scalar, Writer};
 use data::Dataset;
 use disk::{Disk, Storage};
-use model::{NormKind, NormPlacement};
+use model::{Measure, NormKind, NormPlacement};
 
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::config::tests::tiny;
@@ -111,11 +111,12 @@ impl Place {
         Place { dir, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// A run of the text; 13 steps, checkpoints at 3, 6, 9, 12 and 13, evaluations at 6, 12 and 13.
+    /// A run of the text; 13 steps, checkpoints at 3, 6, 9, 12 and 13, evaluations at 6, 12 and 13, looks at 0, 4, 8, 12 and 13.
     fn config(&self) -> RunConfig {
         let mut config = tiny();
         config.data.corpus = self.dir.path().join("text.txt").display().to_string();
         config.train.steps = 13;
+        config.probe.every = 4;
         let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
         config.corpus_sha256 = data.origin.sha256.clone();
         config.tokenizer_sha256 = data.tokenizer.sha256().unwrap();
@@ -242,6 +243,36 @@ fn every_kind_of_run_goes_on_exactly() {
     check("best", &|c| c.checkpoint.keep_best = true);
     if Backend::Ndarray.require().is_ok() {
         check("ndarray", &|c| c.backend = Backend::Ndarray);
+    }
+}
+
+/// Dropout, running statistics and moments are what a look could disturb.
+#[test]
+fn two_hundred_steps_are_the_same_whether_anyone_looks_or_not() {
+    let place = Place::new();
+    for norm in [NormKind::LayerNorm, NormKind::BatchNorm, NormKind::Dyt] {
+        for kernels in [kernels::Kernels::Fused, kernels::Kernels::Plain] {
+            let mut config = RunConfig { kernels, ..place.config() };
+            (config.model.norm, config.model.dropout, config.model.ffn) = (norm, 0.1, model::Ffn::Relu);
+            config.train.steps = 200;
+            config.train.eval_every = 100;
+            config.probe.every = 20;
+            let name = format!("{}-{}", <&str>::from(norm), <&str>::from(kernels));
+            let probed = place.finish(&name, &config);
+            let lines = probed.probes().unwrap();
+            let steps: Vec<usize> = lines.iter().map(|line| line.step).collect();
+            assert_eq!(steps, (0..=10).map(|i| 20 * i).collect::<Vec<_>>());
+            for line in &lines {
+                let has = |measure| line.values.contains_key(&measure);
+                assert_eq!(has(Measure::UpdateFfn), line.step > 0);
+                assert_eq!(has(Measure::EvalLoss), norm == NormKind::BatchNorm);
+            }
+            config.probe.every = 0;
+            let alone = place.finish(&(name + "-alone"), &config);
+            assert!(alone.probes().unwrap().is_empty());
+            fs::remove_file(probed.path.join("probes.jsonl")).unwrap();
+            assert_eq!(first_difference(&probed, &alone).unwrap(), None, "{norm:?}, {kernels:?}");
+        }
     }
 }
 

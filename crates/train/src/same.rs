@@ -4,7 +4,7 @@ use anyhow::Result;
 use safetensors::tensor::SafeTensors;
 
 use crate::folder::read_file;
-use crate::{BadFile, MetricLine, RunFolder};
+use crate::{BadFile, MetricLine, ProbeLine, RunFolder};
 
 /// The first thing in which two finished runs differ, but for the time they took; `None` if there is nothing.
 ///
@@ -21,6 +21,17 @@ pub fn first_difference(a: &RunFolder, b: &RunFolder) -> Result<Option<String>> 
     }
     if ours.len() != theirs.len() {
         return Ok(Some(format!("metrics.jsonl: {} lines against {}", ours.len(), theirs.len())));
+    }
+    let seen = |folder: &RunFolder| -> Result<Vec<ProbeLine>> {
+        Ok(folder.probes()?.into_iter().map(|line| ProbeLine { seconds: 0.0, ..line }).collect())
+    };
+    let (ours, theirs) = (seen(a)?, seen(b)?);
+    if ours != theirs {
+        let first = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs).map(|(ours, _)| ours.step);
+        return Ok(Some(match first {
+            Some(step) => format!("probes.jsonl: step {step}"),
+            None => format!("probes.jsonl: {} lines against {}", ours.len(), theirs.len()),
+        }));
     }
     let (ours, theirs) = (read_file(&a.weights_path())?, read_file(&b.weights_path())?);
     let (ours, theirs) = (tensors(a, &ours)?, tensors(b, &theirs)?);
