@@ -39,8 +39,10 @@ pub enum Measure {
     EffectiveRank,
     /// What the loss gains where a block is left out, in nats per token.
     DropLoss,
-    /// Share of a feed-forward's units whose input is positive at no token of the validation split; of a gated one, the gate's.
+    /// Share of a feed-forward's units whose input is positive at no token of the probe; of a gated one, the gate's.
     NeverActive,
+    /// The same at no token of the whole validation split, after the last step.
+    Dead,
     /// Of the units that were never active at the last look, the share that are active now.
     Revived,
     /// Share of pairs of token and unit at which it is positive.
@@ -84,7 +86,7 @@ pub enum Place {
     Norm,
     /// The heads of block 1, those of block 2, and so on, from 1.
     Head,
-    /// 1, 4 and 16 windows.
+    /// [`BATCH_SIZES`]
     BatchSize,
     /// There is one value.
     Whole,
@@ -95,7 +97,7 @@ impl Measure {
         use Measure::*;
         match self {
             GradAttn | GradFfn | GradDown | UpdateAttn | UpdateFfn | StreamCosine | Contribution | DropLoss
-            | NeverActive | Revived | Active | Saturated => Place::Block,
+            | NeverActive | Dead | Revived | Active | Saturated => Place::Block,
             StreamRms | EffectiveRank => Place::Stream,
             TanhR2 | LineR2 | InverseStd | Alpha | OnesShare | RunningMean | RunningVariance => Place::Norm,
             AttnEntropy => Place::Head,
@@ -109,7 +111,7 @@ impl Measure {
 pub type Values = BTreeMap<Measure, Vec<f64>>;
 
 /// Windows in a batch of BatchNorm's [`Measure::TrainLoss`].
-pub const BATCH_SIZES: [usize; 3] = [1, 4, 16];
+pub const BATCH_SIZES: [usize; 4] = [1, 2, 4, 8];
 
 /// What a forward pass shows on its way, in the order of the pass.
 pub(crate) enum Tap<'a> {
@@ -137,21 +139,34 @@ impl Windows<'_> {
 }
 
 impl Decoder {
-    /// All measures that a model and some windows give by themselves: but for those of steps and of [`Units`].
-    pub fn probe(&self, windows: Windows) -> Values {
+    /// All measures that a model and some windows give by themselves, and the units that were active.
+    pub fn probe(&self, windows: Windows) -> (Values, Units) {
         let still = self.valid();
         let moving = still.clone().train().without_dropout();
-        let mut values = still.look(windows);
+        let (mut values, units) = still.look(windows);
         // First, for every pass in training moves its running statistics.
         values.extend(moving.batch_statistics(&still, windows));
         values.extend(moving.gradients(windows));
-        values
+        (values, units)
+    }
+
+    /// As [`Decoder::nll`], adding the units that are active.
+    pub fn nll_and_units(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>, units: &mut Units) -> Tensor<1> {
+        let mut block = 0;
+        let last = self.stream(inputs, None, &mut |tap| {
+            if let Tap::FeedForward(ffn, x) = tap {
+                units.add(block, ffn.activation_input(x.clone()));
+                block += 1;
+            }
+        });
+        self.nll_of(last.flatten(0, 1), targets)
     }
 
     /// What an evaluation shows.
-    fn look(&self, windows: Windows) -> Values {
+    fn look(&self, windows: Windows) -> (Values, Units) {
         let [inputs, targets] = windows.tensors(&self.devices()[0]);
-        let mut values = Values::new();
+        let (mut values, mut units) = (Values::new(), Units::default());
+        let mut block = 0;
         let mut streams: Vec<Tensor<2>> = vec![];
         let mut push = |measure, value| values.entry(measure).or_insert_with(Vec::new).push(value);
         let last = self.stream(inputs.clone(), None, &mut |tap| match tap {
@@ -165,6 +180,8 @@ impl Decoder {
             Tap::FeedForward(ffn, x) => {
                 let (input, f) = (ffn.activation_input(x.clone()), ffn.activation());
                 push(Measure::Active, mean(input.clone().greater_elem(0.0).float()));
+                units.add(block, input.clone());
+                block += 1;
                 let input = Tensor::from_inner(input).require_grad();
                 let slopes = self.kernels().activate(input.clone(), f).sum().backward();
                 let slope = input.grad(&slopes).expect("a function of its input");
@@ -191,7 +208,8 @@ impl Decoder {
         for block in 0..self.n_blocks() {
             push(Measure::DropLoss, loss(self.stream(inputs.clone(), Some(block), &mut |_| {})) - whole);
         }
-        values
+        values.insert(Measure::NeverActive, units.never_active());
+        (values, units)
     }
 
     /// Gradients of the loss in training.
@@ -335,21 +353,13 @@ pub fn updates(before: &Decoder, behind: &Decoder) -> Values {
 pub struct Units(Vec<Vec<bool>>);
 
 impl Units {
-    /// Adds what windows of tokens show, `[batch * seq]`. A model for inference.
-    pub fn add(&mut self, decoder: &Decoder, windows: Windows) {
-        let [inputs, _] = windows.tensors(&decoder.devices()[0]);
-        let mut block = 0;
-        decoder.stream(inputs, None, &mut |tap| {
-            if let Tap::FeedForward(ffn, x) = tap {
-                let highest = ffn.activation_input(x.clone()).max_dim(0);
-                let highest: Vec<f32> = highest.into_data().try_into_vec().expect("floats of 32 bits");
-                if block == self.0.len() {
-                    self.0.push(vec![false; highest.len()]);
-                }
-                self.0[block].iter_mut().zip(highest).for_each(|(active, highest)| *active |= highest > 0.0);
-                block += 1;
-            }
-        });
+    /// Adds what the activation of a block is given, `[n_tokens, d_ff]`.
+    fn add(&mut self, block: usize, input: Tensor<2>) {
+        let highest: Vec<f32> = input.max_dim(0).into_data().try_into_vec().expect("floats of 32 bits");
+        if block == self.0.len() {
+            self.0.push(vec![false; highest.len()]);
+        }
+        self.0[block].iter_mut().zip(highest).for_each(|(active, highest)| *active |= highest > 0.0);
     }
 
     /// Of each block, the units that have not been active.
@@ -358,7 +368,7 @@ impl Units {
         self.0.iter().map(silent).collect()
     }
 
-    /// [`Measure::NeverActive`]
+    /// Of each block, the share of units that have not been active.
     pub fn never_active(&self) -> Vec<f64> {
         let share = |(silent, units): (Vec<usize>, &Vec<bool>)| silent.len() as f64 / units.len() as f64;
         self.silent().into_iter().zip(&self.0).map(share).collect()
@@ -486,10 +496,13 @@ mod tests {
             let inputs: Vec<i32> = rows.iter().flat_map(|row| row[..6].to_vec()).collect();
             let targets: Vec<i32> = rows.iter().flat_map(|row| row[1..].to_vec()).collect();
             let windows = Windows { inputs: &inputs, targets: &targets, seq: 6 };
-            let mut found = decoder.probe(windows);
-            let mut units = Units::default();
-            units.add(&decoder.valid(), windows);
-            found.insert(Measure::NeverActive, units.never_active());
+            let (found, units) = decoder.probe(windows);
+            let still = decoder.valid();
+            let [inputs, targets] = windows.tensors(&still.devices()[0]);
+            let mut seen = Units::default();
+            let nll = still.nll_and_units(inputs.clone(), targets.clone(), &mut seen);
+            assert_eq!(seen, units);
+            assert_eq!(nll.into_data(), still.nll(inputs, targets).into_data());
             let expected: BTreeMap<Measure, Vec<f64>> = serde_json::from_value(case["measures"].clone()).unwrap();
             assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
             for (measure, found) in found {
@@ -501,9 +514,9 @@ mod tests {
                 }
             }
         }
-        // But for those of steps.
-        let all = |measure: &&Measure| !matches!(measure, Measure::UpdateAttn | Measure::UpdateFfn | Measure::Revived);
-        for measure in Measure::VARIANTS.iter().filter(all) {
+        use Measure::{Dead, Revived, UpdateAttn, UpdateFfn};
+        let is_of_a_run = |measure: &&Measure| matches!(measure, UpdateAttn | UpdateFfn | Revived | Dead);
+        for measure in Measure::VARIANTS.iter().filter(|measure| !is_of_a_run(measure)) {
             let name: &str = measure.into();
             assert!(cases.iter().any(|case| case["measures"].get(name).is_some()), "no case for {name}");
         }

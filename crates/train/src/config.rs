@@ -50,7 +50,8 @@ pub struct CheckpointConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeConfig {
-    /// Steps between two looks; the first is before the first step, the last behind the last. 0: none.
+    pub on: bool,
+    /// Steps between two looks; the first is before the first step, the last behind the last.
     pub every: usize,
 }
 
@@ -128,8 +129,8 @@ impl RunConfig {
         }
         self.model.validate().map_err(ConfigError)?;
         self.checkpoint.validate().map_err(ConfigError)?;
-        if self.probe.every > MOST_STEPS {
-            let message = format!("probe.every = {}: must be between 0 and {MOST_STEPS}", self.probe.every);
+        if !(1..=MOST_STEPS).contains(&self.probe.every) {
+            let message = format!("probe.every = {}: must be between 1 and {MOST_STEPS}", self.probe.every);
             return Err(ConfigError(message));
         }
         self.train.validate().map_err(ConfigError)
@@ -291,7 +292,7 @@ pub(crate) mod tests {
                 eval_every: 6,
             },
             checkpoint: CheckpointConfig { every: 3, keep_last: 2, keep_best: false },
-            probe: ProbeConfig { every: 0 },
+            probe: ProbeConfig { on: false, every: 200 },
         }
     }
 

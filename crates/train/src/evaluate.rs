@@ -1,7 +1,7 @@
 //! Loss on the whole validation split.
 
-use burn::train::InferenceStep;
 use data::Dataset;
+use model::Units;
 
 use crate::learner::{LanguageModel, Report};
 
@@ -9,11 +9,12 @@ use crate::learner::{LanguageModel, Report};
 pub const BATCH_SIZE: usize = 16;
 
 /// Predicts every token of the validation split that counts once, on `model` as it is for inference; `None` if it is asked to
-/// stop before that.
+/// stop before that. Adds the units that are active, if they are asked for.
 pub(crate) fn evaluate(
     model: &LanguageModel,
     data: &Dataset,
     batch_size: usize,
+    mut units: Option<&mut Units>,
     should_stop: impl Fn() -> bool,
 ) -> Option<Report> {
     let mut whole = Report::default();
@@ -21,7 +22,7 @@ pub(crate) fn evaluate(
         if should_stop() {
             return None;
         }
-        let part = InferenceStep::step(model, batch);
+        let part = model.evaluate(batch, units.as_deref_mut());
         whole.nats += part.nats;
         whole.n_tokens += part.n_tokens;
         for (class, (nats, n_tokens)) in part.classes {
@@ -76,7 +77,7 @@ mod tests {
             let model = model();
             let expected = naive(&model, &data);
             for batch_size in [1, 7, 64] {
-                let report = evaluate(&model, &data, batch_size, || false).unwrap();
+                let report = evaluate(&model, &data, batch_size, None, || false).unwrap();
                 assert_eq!(report.n_tokens, data.n_valid());
                 assert!((report.nats / expected - 1.0).abs() < 1e-6, "{} against {expected}", report.nats);
                 if let Some(account) = &data.account {
@@ -98,7 +99,7 @@ mod tests {
                 param.map(|tensor| tensor.zeros_like())
             }
         }
-        let report = evaluate(&model().map(&mut Zero), &dataset("facts-40", 128), BATCH_SIZE, || false).unwrap();
+        let report = evaluate(&model().map(&mut Zero), &dataset("facts-40", 128), BATCH_SIZE, None, || false).unwrap();
         assert!((report.loss().exp() - 256.0).abs() < 1e-3, "{}", report.loss().exp());
     }
 }

@@ -14,6 +14,7 @@ use burn::train::{
     TrainLoader, TrainingComponents, TrainingItem, ValidLoader,
 };
 use data::{Batch, Dataset, Split};
+use model::Units;
 use rand::Rng;
 use random::stream;
 
@@ -262,7 +263,8 @@ impl Running<'_> {
     fn evaluate(&mut self) -> Result<Option<f64>> {
         let start = Instant::now();
         let model = self.learner.model().valid();
-        let report = evaluate(&model, &self.of.data, BATCH_SIZE, || self.should_stop());
+        let mut units = self.probes.counts_dead(self.state.step).then(Units::default);
+        let report = evaluate(&model, &self.of.data, BATCH_SIZE, units.as_mut(), || self.should_stop());
         let Some(report) = report else { return Ok(None) };
         let loss = report.loss();
         if !loss.is_finite() {
@@ -273,6 +275,9 @@ impl Running<'_> {
             self.state.best = Some((step, loss.to_bits()));
         }
         let bits = report.nats / std::f64::consts::LN_2;
+        if let Some(units) = units {
+            self.probes.write_dead(step, &units)?;
+        }
         self.journal.write(&MetricLine {
             bits_per_byte: Some(bits / self.of.data.valid_bytes as f64),
             classes: report.classes.iter().map(|(&class, (nats, n))| (class, nats / *n as f64)).collect(),

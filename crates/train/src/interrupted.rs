@@ -20,7 +20,8 @@ use crate::config::tests::tiny;
 use crate::learner::{LanguageModel, gradients, learner, learner_of, resumed, update};
 use crate::run::run_in;
 use crate::{
-    Backend, BadFile, Display, Ending, OnSpike, Provenance, Refused, RunConfig, RunFolder, State, first_difference,
+    Backend, BadFile, Display, Ending, OnSpike, ProbeConfig, Provenance, Refused, RunConfig, RunFolder, State,
+    first_difference,
 };
 
 /// A disk whose n-th call fails half-way, and all after it if it is full.
@@ -116,7 +117,7 @@ impl Place {
         let mut config = tiny();
         config.data.corpus = self.dir.path().join("text.txt").display().to_string();
         config.train.steps = 13;
-        config.probe.every = 4;
+        config.probe = ProbeConfig { on: true, every: 4 };
         let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
         config.corpus_sha256 = data.origin.sha256.clone();
         config.tokenizer_sha256 = data.tokenizer.sha256().unwrap();
@@ -261,13 +262,15 @@ fn two_hundred_steps_are_the_same_whether_anyone_looks_or_not() {
             let probed = place.finish(&name, &config);
             let lines = probed.probes().unwrap();
             let steps: Vec<usize> = lines.iter().map(|line| line.step).collect();
-            assert_eq!(steps, (0..=10).map(|i| 20 * i).collect::<Vec<_>>());
-            for line in &lines {
+            // Behind the last look stands what the whole validation split has left silent.
+            assert_eq!(steps, (0..=10).map(|i| 20 * i).chain([200]).collect::<Vec<_>>());
+            assert_eq!(lines[11].values.keys().collect::<Vec<_>>(), [&Measure::Dead]);
+            for line in &lines[..11] {
                 let has = |measure| line.values.contains_key(&measure);
                 assert_eq!(has(Measure::UpdateFfn), line.step > 0);
                 assert_eq!(has(Measure::EvalLoss), norm == NormKind::BatchNorm);
             }
-            config.probe.every = 0;
+            config.probe.on = false;
             let alone = place.finish(&(name + "-alone"), &config);
             assert!(alone.probes().unwrap().is_empty());
             fs::remove_file(probed.path.join("probes.jsonl")).unwrap();

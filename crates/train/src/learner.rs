@@ -13,7 +13,7 @@ use burn::train::{InferenceStep, ItemLazy, Learner, TrainOutput, TrainStep};
 use burn_pack::{Reader, Scalar};
 use data::{Batch, Class, Scored, ValidBatch};
 use kernels::{AdamWStep, Kernels};
-use model::Decoder;
+use model::{Decoder, Units};
 
 use crate::checkpoint::Checkpoint;
 use crate::schedule::Schedule;
@@ -65,6 +65,29 @@ impl LanguageModel {
         self.decoder.nll(self.ids(batch, &batch.inputs), self.ids(batch, &batch.targets))
     }
 
+    /// The loss of a batch, summed in f64 over the tokens that count; adds the units that are active, if they are asked for.
+    pub(crate) fn evaluate(&self, ValidBatch { windows, scored }: ValidBatch, units: Option<&mut Units>) -> Report {
+        let [inputs, targets] = [&windows.inputs, &windows.targets].map(|ids| self.ids(&windows, ids));
+        let nll = match units {
+            None => self.decoder.nll(inputs, targets),
+            Some(units) => self.decoder.nll_and_units(inputs, targets, units),
+        };
+        let nll = nll.into_data().convert::<f32>().try_into_vec::<f32>().expect("just converted to f32");
+        let mut report = Report::default();
+        for (nats, scored) in nll.into_iter().map(f64::from).zip(scored) {
+            if scored == Scored::No {
+                continue;
+            }
+            report.nats += nats;
+            report.n_tokens += 1;
+            if let Scored::As(class) = scored {
+                let sum = report.classes.entry(class).or_default();
+                *sum = (sum.0 + nats, sum.1 + 1);
+            }
+        }
+        report
+    }
+
     fn ids(&self, batch: &Batch, ids: &[i32]) -> Tensor<2, Int> {
         let data = TensorData::new(ids.to_vec(), [batch.batch, batch.seq]);
         Tensor::from_data(data, &self.decoder.devices()[0])
@@ -102,22 +125,8 @@ impl InferenceStep for LanguageModel {
     type Input = ValidBatch;
     type Output = Report;
 
-    /// The loss of a batch, summed in f64 over the tokens that count.
-    fn step(&self, ValidBatch { windows, scored }: ValidBatch) -> Report {
-        let nll = self.nll(&windows).into_data().convert::<f32>().try_into_vec::<f32>().expect("just converted to f32");
-        let mut report = Report::default();
-        for (nats, scored) in nll.into_iter().map(f64::from).zip(scored) {
-            if scored == Scored::No {
-                continue;
-            }
-            report.nats += nats;
-            report.n_tokens += 1;
-            if let Scored::As(class) = scored {
-                let sum = report.classes.entry(class).or_default();
-                *sum = (sum.0 + nats, sum.1 + 1);
-            }
-        }
-        report
+    fn step(&self, batch: ValidBatch) -> Report {
+        self.evaluate(batch, None)
     }
 }
 

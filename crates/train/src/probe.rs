@@ -6,15 +6,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use burn::module::Module;
 use data::{Batch, Dataset};
 use model::{Measure, Units, Windows, updates};
 use serde::{Deserialize, Serialize};
 
-use crate::evaluate::BATCH_SIZE;
 use crate::folder::{damaged, read_text, unwritable};
 use crate::learner::LanguageModel;
-use crate::{RunConfig, RunFolder};
+use crate::{ProbeConfig, RunConfig, RunFolder};
 
 /// One line of `probes.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,15 +21,18 @@ pub struct ProbeLine {
     pub step: usize,
     /// The values of each measure at its places; nothing where one is not a finite number.
     pub values: BTreeMap<Measure, Vec<Option<f64>>>,
-    /// Of each block, the units of the feed-forward whose input is positive at no token of the validation split.
+    /// Of each block, the units of the feed-forward whose input is positive at no token that was looked at.
     pub silent: Vec<Vec<usize>>,
     /// Wall-clock seconds that it took.
     pub seconds: f64,
 }
 
+/// Windows of a look.
+const N_WINDOWS: usize = 8;
+
 /// Looks into a model now and then, always at the first windows of the validation split.
 pub(crate) struct Probes<'a> {
-    every: usize,
+    config: ProbeConfig,
     /// Of the run.
     steps: usize,
     data: &'a Dataset,
@@ -48,17 +49,18 @@ impl<'a> Probes<'a> {
     /// # Errors
     /// A file that is damaged or cannot be written.
     pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<usize>, data: &'a Dataset) -> Result<Self> {
-        let (every, steps) = (config.probe.every, config.train.steps);
-        let mut probes = Probes { every, steps, data, folder: folder.clone(), file: None, last: None, before: None };
-        if every > 0 {
+        let (config, steps) = (config.probe.clone(), config.train.steps);
+        let is_on = config.on;
+        let mut probes = Probes { config, steps, data, folder: folder.clone(), file: None, last: None, before: None };
+        if is_on {
             let path = folder.probes_path();
             let file = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
             let mut kept = 0;
             if let Some(step) = from {
                 for text in read_text(&path)?.split_inclusive('\n').filter(|text| text.ends_with('\n')) {
                     let line: ProbeLine = serde_json::from_str(text).map_err(|error| damaged(&path, &error))?;
-                    // The last look of a run that is given more steps is none of these.
-                    if line.step > step || !probes.is_due(line.step) {
+                    // The last look of a run that is given more steps is none of these, and its dead units are not those of the end.
+                    if line.step > step || !probes.is_due(line.step) || line.values.contains_key(&Measure::Dead) {
                         break;
                     }
                     kept += text.len() as u64;
@@ -75,7 +77,7 @@ impl<'a> Probes<'a> {
     /// Whether the model is to be looked at behind a step, and has not been.
     pub(crate) fn is_due(&self, step: usize) -> bool {
         let is_new = self.last.as_ref().is_none_or(|line| line.step < step);
-        self.every > 0 && is_new && (step.is_multiple_of(self.every) || step == self.steps)
+        self.config.on && is_new && (step.is_multiple_of(self.config.every) || step == self.steps)
     }
 
     /// Keeps the model that a step is about to change, if it is looked at behind that.
@@ -85,17 +87,13 @@ impl<'a> Probes<'a> {
 
     /// Looks at a model behind a step.
     pub(crate) fn look(&mut self, step: usize, model: &LanguageModel) -> Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
         let start = Instant::now();
-        let batches = || self.data.valid_batches(BATCH_SIZE).map(|batch| batch.windows);
-        let first = batches().next().context("a validation split has a window")?;
-        let mut values = model.decoder.probe(windows(&first));
+        let first = self.data.valid_batches(N_WINDOWS).next().context("a validation split has a window")?;
+        let Batch { inputs, targets, seq, .. } = &first.windows;
+        let (mut values, units) = model.decoder.probe(Windows { inputs, targets, seq: *seq });
         if let Some(before) = self.before.take() {
             values.extend(updates(&before.decoder, &model.decoder));
         }
-        let (still, mut units) = (model.valid(), Units::default());
-        batches().for_each(|batch| units.add(&still.decoder, windows(&batch)));
-        values.insert(Measure::NeverActive, units.never_active());
         let silent = units.silent();
         if let Some(last) = &self.last {
             values.insert(
@@ -105,7 +103,22 @@ impl<'a> Probes<'a> {
         }
         let finite = |values: Vec<f64>| values.into_iter().map(|value| value.is_finite().then_some(value)).collect();
         let values = values.into_iter().map(|(measure, values)| (measure, finite(values))).collect();
-        let line = ProbeLine { step, values, silent, seconds: start.elapsed().as_secs_f64() };
+        self.write(ProbeLine { step, values, silent, seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Whether the evaluation behind a step is to count the units that are never active.
+    pub(crate) fn counts_dead(&self, step: usize) -> bool {
+        self.config.on && step == self.steps
+    }
+
+    /// Writes down which units the whole validation split has left silent.
+    pub(crate) fn write_dead(&mut self, step: usize, units: &Units) -> Result<()> {
+        let values = [(Measure::Dead, units.never_active().into_iter().map(Some).collect())].into();
+        self.write(ProbeLine { step, values, silent: units.silent(), seconds: 0.0 })
+    }
+
+    fn write(&mut self, line: ProbeLine) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
         let text = serde_json::to_string(&line)? + "\n";
         let written = self.folder.storage.append(file, text.as_bytes());
         written.with_context(|| unwritable(&self.folder.probes_path()))?;
@@ -121,10 +134,6 @@ impl<'a> Probes<'a> {
             Some(_) => self.folder.storage.sync(&path).with_context(|| unwritable(&path)),
         }
     }
-}
-
-fn windows(batch: &Batch) -> Windows<'_> {
-    Windows { inputs: &batch.inputs, targets: &batch.targets, seq: batch.seq }
 }
 
 /// Share of the units that were silent then and are not now.
