@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::f64::consts::LN_2;
 
 use data::Account;
+use model::Measure;
 use serde::Serialize;
+use strum::VariantArray;
 
 use crate::factorial::{Effect, effects};
-use crate::numbers::{difference, grouped, nats, percent, percent_of, perplexity, show};
+use crate::inside::{About, about};
+use crate::numbers::{difference, grouped, nats, percent, percent_of, perplexity, short, show};
 use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
 use crate::results::StudyResults;
@@ -198,6 +201,9 @@ impl Comparison {
             "difference [95%]",
             "gap",
             "difference [95%]",
+            "spikes/1,000",
+            "grad norm varies",
+            "steps to reference",
         ]);
         for row in &self.rows {
             table.rows.push(vec![
@@ -208,6 +214,9 @@ impl Comparison {
                 show(row.roughness_difference, |d| difference(&d, |nats| format!("{nats:+.4}"))),
                 show(row.gap, |gap| format!("{gap:+.4}")),
                 show(row.gap_difference, |d| difference(&d, |nats| format!("{nats:+.4}"))),
+                show(row.spike_rate, |rate| format!("{rate:.1}")),
+                show(row.grad_variation, |variation| format!("{:.0}%", 100.0 * variation)),
+                show(row.steps_to_reference, |steps| grouped(steps.round() as usize)),
             ]);
         }
         table
@@ -312,7 +321,25 @@ impl Comparison {
     pub(crate) const MEASURES: &str = "Best valid loss is the lowest evaluation of each run, averaged: chosen by \
         looking, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
         quadratic over 11 steps, on the first 10% of steps. The gap is the validation loss less the mean training loss of the \
-        last 10% of steps: what is lost from one text to the other, and from training to evaluation.";
+        last 10% of steps: what is lost from one text to the other, and from training to evaluation. The gradient's norm varies by its \
+        standard deviation over its mean, after the warm-up. Steps to the reference are those after which the validation loss is as low as \
+        the reference's last of the same seed, between evaluations on a straight line; none where a seed never is.";
+
+    /// What probes have found at the last look.
+    pub(crate) fn inside(&self) -> Option<Table> {
+        let header = std::iter::once("inside".to_string()).chain(self.rows.iter().map(|row| row.variant.clone()));
+        let mut table = Table { header: header.collect(), rows: vec![] };
+        for &measure in Measure::VARIANTS {
+            let means = || self.rows.iter().map(|row| row.inside.get(&measure));
+            if means().any(|mean| mean.is_some()) {
+                let About { group, title, y_label, .. } = about(measure);
+                let name = format!("{group}: {title} ({y_label})");
+                let cells = means().map(|mean| show(mean, |&mean| short(mean)));
+                table.rows.push(std::iter::once(name).chain(cells).collect());
+            }
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
 
     /// What each variant changes, a line each.
     pub fn changes(&self) -> String {
@@ -391,6 +418,7 @@ mod tests {
             config: train::RunConfig { variant: variant.into(), seed, ..config },
             meta,
             metrics,
+            probes: vec![],
             message: None,
             sample: None,
         }

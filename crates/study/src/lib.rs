@@ -3,6 +3,7 @@
 mod claim;
 mod compare;
 mod factorial;
+mod inside;
 mod list;
 mod numbers;
 mod overrides;

@@ -33,6 +33,18 @@ pub(crate) fn difference(paired: &Paired, number: impl Fn(f64) -> String) -> Str
     number(paired.mean) + &interval.unwrap_or_default()
 }
 
+/// A number of any size in four digits that count.
+pub(crate) fn short(number: f64) -> String {
+    match number.abs() {
+        0.0 => "0".into(),
+        1e-3..1e5 => {
+            let digits = (3.0 - number.abs().log10().floor()).max(0.0) as usize;
+            format!("{number:.digits$}")
+        }
+        _ => format!("{number:.2e}"),
+    }
+}
+
 pub(crate) fn show<T>(value: Option<T>, f: impl FnOnce(T) -> String) -> String {
     value.map_or("-".into(), f)
 }

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use data::{Class, Split};
-use train::{BadFile, ConfigError, Meta, MetricLine, RunConfig, RunFolder, State, median, read_text};
+use train::{BadFile, ConfigError, Meta, MetricLine, ProbeLine, RunConfig, RunFolder, State, median, read_text};
 
 use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
 use crate::roughness::roughness;
+use crate::stats::mean_and_deviation;
 
 /// A study with its runs as far as they have come.
 pub(crate) struct StudyResults {
@@ -28,6 +29,8 @@ pub(crate) struct RunResult {
     pub(crate) config: RunConfig,
     pub(crate) meta: Meta,
     pub(crate) metrics: Vec<MetricLine>,
+    /// What was seen inside, where anyone looked.
+    pub(crate) probes: Vec<ProbeLine>,
     /// Why it ended, if it did not end well.
     pub(crate) message: Option<String>,
     /// Text that the model wrote, of one run of a variant.
@@ -99,7 +102,7 @@ impl RunResult {
             return Ok(None);
         }
         status.check_metrics(folder)?;
-        let (config, meta, metrics) = (folder.config()?, folder.meta()?, folder.metrics()?);
+        let (config, meta, metrics, probes) = (folder.config()?, folder.meta()?, folder.metrics()?, folder.probes()?);
         let steps = config.train.steps;
         let is_whole = metrics.last().is_some_and(|line| line.step == steps && line.split == Split::Valid);
         if status.state == State::Done && !is_whole {
@@ -108,7 +111,7 @@ impl RunResult {
         }
         let sample = read_text(&folder.sample_path()).ok();
         let (state, step, message) = (status.state, status.step, status.message);
-        Ok(Some(RunResult { state, step, config, meta, metrics, message, sample }))
+        Ok(Some(RunResult { state, step, config, meta, metrics, probes, message, sample }))
     }
 
     fn of(&self, split: Split) -> impl Iterator<Item = &MetricLine> {
@@ -152,6 +155,30 @@ impl RunResult {
         let late: Vec<f64> = self.of(Split::Train).filter(|line| line.step > from).map(|line| line.loss).collect();
         (!late.is_empty()).then_some(())?;
         Some(self.last()?.loss - late.iter().sum::<f64>() / late.len() as f64)
+    }
+
+    /// Spikes in 1,000 steps, of a run that is done.
+    pub(crate) fn spike_rate(&self) -> Option<f64> {
+        self.last()?;
+        let n = self.of(Split::Train).filter(|line| line.spike.is_some()).count();
+        Some(1000.0 * n as f64 / self.config.train.steps as f64)
+    }
+
+    /// Deviation of the gradient's norm over its mean in the steps after the warm-up, of a run that is done.
+    pub(crate) fn grad_variation(&self) -> Option<f64> {
+        self.last()?;
+        let late = self.of(Split::Train).filter(|line| line.step > self.config.train.warmup_steps);
+        let (mean, deviation) = mean_and_deviation(&late.filter_map(|line| line.grad_norm).collect::<Vec<_>>())?;
+        Some(deviation? / mean)
+    }
+
+    /// Steps until the validation loss is as low as this, on straight lines between evaluations; `None` if it never is.
+    pub(crate) fn steps_to(&self, loss: f64) -> Option<f64> {
+        let curve = self.curve(Split::Valid);
+        let i = curve.iter().position(|point| point.1 <= loss)?;
+        let (step, at) = curve[i];
+        let Some((before, above)) = i.checked_sub(1).map(|i| curve[i]) else { return Some(step) };
+        Some(before + (step - before) * (above - loss) / (above - at))
     }
 
     /// Roughness of the early training loss, in nats, of a run that is done; see [`roughness`].

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use data::Class;
+use model::Measure;
 use serde::Serialize;
 use train::{OnSpike, State};
 
+use crate::inside::means;
 use crate::numbers::{grouped, percent_of};
 use crate::plan::Study;
 use crate::results::RunResult;
@@ -67,6 +69,15 @@ pub(crate) struct Row {
     pub(crate) speed_difference: Option<Paired>,
     /// Difference in the gap to the reference, paired by seed.
     pub(crate) gap_difference: Option<Paired>,
+    /// Spikes in 1,000 steps.
+    pub(crate) spike_rate: Option<f64>,
+    /// Deviation of the gradient's norm over its mean, after the warm-up.
+    pub(crate) grad_variation: Option<f64>,
+    /// Steps to the last validation loss of the reference's run of the same seed, between evaluations on a straight line.
+    pub(crate) steps_to_reference: Option<f64>,
+    /// What probes have found at the last look, averaged over places and runs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) inside: BTreeMap<Measure, f64>,
 }
 
 impl Row {
@@ -120,6 +131,18 @@ impl Row {
             roughness_difference: pairs(&RunResult::roughness),
             speed_difference: pairs(&|run| run.tokens_per_second().map(f64::ln)),
             gap_difference: pairs(&RunResult::gap),
+            spike_rate: mean(each(&RunResult::spike_rate)),
+            grad_variation: mean(each(&RunResult::grad_variation)),
+            steps_to_reference: reference.and_then(|reference| {
+                let steps = |run: &RunResult| {
+                    let same = reference.iter().find(|other| other.config.seed == run.config.seed)?;
+                    run.steps_to(same.last()?.loss)
+                };
+                // Some that never come there would make the mean of the others say too little.
+                let all: Option<Vec<f64>> = runs.iter().map(steps).collect();
+                mean(all?)
+            }),
+            inside: means(runs),
         }
     }
 

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use super::Curve;
 use super::html::escape;
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 360.0;
+/// Width and height of a chart, and of a small one.
+const SIZE: (f64, f64) = (760.0, 360.0);
+const SMALL: (f64, f64) = (380.0, 250.0);
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 14.0;
@@ -47,6 +48,8 @@ pub(super) struct Chart<'a> {
     pub(super) x_scale: Scale,
     /// Whether values can be shown on a logarithmic axis: they are all positive.
     pub(super) has_log: bool,
+    /// Whether it is one of several in a row, of few points.
+    pub(super) is_small: bool,
     pub(super) curves: &'a [Curve],
 }
 
@@ -56,6 +59,10 @@ impl Chart<'_> {
     pub(super) fn figure(&self) -> String {
         if self.curves.iter().all(|curve| curve.points.is_empty()) {
             return "<p>Nothing has been measured yet.</p>\n".into();
+        }
+        let mut values = self.curves.iter().flat_map(|curve| &curve.points);
+        if self.is_small && values.all(|point| (point.1, point.3) == (0.0, 0.0)) {
+            return "<p>0 everywhere.</p>\n".into();
         }
         let mut places = self.curves.iter().flat_map(|curve| curve.points.iter().map(|point| point.0));
         let first = places.next();
@@ -70,9 +77,11 @@ impl Chart<'_> {
         if self.has_log {
             controls += &control("<input type=\"checkbox\" name=\"log\"> logarithmic");
         }
-        controls += &control(
-            "smoothing <input type=\"range\" name=\"smooth\" min=\"0\" max=\"0.95\" step=\"0.05\" value=\"0\">",
-        );
+        if !self.is_small {
+            controls += &control(
+                "smoothing <input type=\"range\" name=\"smooth\" min=\"0\" max=\"0.95\" step=\"0.05\" value=\"0\">",
+            );
+        }
         controls += "<button type=\"button\" name=\"save\">save as SVG</button>";
         let mut figure = format!("<figure class=\"chart\"><p class=\"controls\">{controls}</p>\n");
         figure += &self.svg(Scale::Linear);
@@ -84,6 +93,7 @@ impl Chart<'_> {
 
     fn svg(&self, scale: Scale) -> String {
         let curves = self.curves;
+        let (width, full_height) = if self.is_small { SMALL } else { SIZE };
         let points = || curves.iter().flat_map(|curve| &curve.points);
         let (x_low, x_high) = extent(points().map(|point| self.x_scale.forward(point.0)));
         let (mut low, mut high) = extent(points().flat_map(|point| [point.1, point.3]));
@@ -91,8 +101,8 @@ impl Chart<'_> {
             let margin = 0.04 * (high - low);
             (low, high) = (low - margin, high + margin);
         }
-        let (bottom, height) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
-        let x = |step: f64| LEFT + (self.x_scale.forward(step) - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT);
+        let (bottom, height) = (full_height - BOTTOM, full_height - BOTTOM - TOP);
+        let x = |step: f64| LEFT + (self.x_scale.forward(step) - x_low) / (x_high - x_low) * (width - LEFT - RIGHT);
         let y = |value: f64| {
             let (low, high) = (scale.forward(low), scale.forward(high));
             bottom - (scale.forward(value) - low) / (high - low) * height
@@ -100,11 +110,11 @@ impl Chart<'_> {
         let class = if scale == Scale::Log { "log" } else { "linear" };
         let x_class = if self.x_scale == Scale::Log { "log" } else { "linear" };
         let mut svg = format!(
-            "<svg class=\"{class}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" tabindex=\"0\" aria-label=\"{}\" \
+            "<svg class=\"{class}\" viewBox=\"0 0 {width} {full_height}\" role=\"img\" tabindex=\"0\" aria-label=\"{}\" \
              data-x=\"{x_low} {x_high} {LEFT} {} {x_class}\" data-y=\"{} {} {bottom} {TOP} {class}\" data-name=\"{}\" \
              xmlns=\"http://www.w3.org/2000/svg\">\n",
             self.label,
-            WIDTH - RIGHT,
+            width - RIGHT,
             scale.forward(low),
             scale.forward(high),
             self.x_label,
@@ -114,7 +124,7 @@ impl Chart<'_> {
             let at = y(tick);
             draw(format!(
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
-                WIDTH - RIGHT
+                width - RIGHT
             ));
             draw(format!(
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
@@ -137,8 +147,8 @@ impl Chart<'_> {
         }
         draw(format!(
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            (LEFT + WIDTH) / 2.0,
-            HEIGHT - 6.0,
+            (LEFT + width) / 2.0,
+            full_height - 6.0,
             self.x_label
         ));
         draw(format!(
@@ -226,8 +236,15 @@ mod tests {
         let flat = |y: f64| curve(vec![(1.0, y, y, y), (2.0, y, y, y)]);
         for curves in [vec![], curve(vec![]), curve(vec![(1.0, 2.0, 2.0, 2.0)]), flat(0.5), flat(1e17), flat(1e300)] {
             for x_scale in [Scale::Linear, Scale::Log] {
-                let chart =
-                    Chart { label: "label", x_label: "step", y_label: "loss", x_scale, has_log: true, curves: &curves };
+                let chart = Chart {
+                    label: "label",
+                    x_label: "step",
+                    y_label: "loss",
+                    x_scale,
+                    has_log: true,
+                    is_small: false,
+                    curves: &curves,
+                };
                 let figure = chart.figure();
                 assert!(!figure.contains("NaN") && !figure.contains("inf"), "{figure}");
             }

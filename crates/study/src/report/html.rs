@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use train::RunConfig;
 
 use super::chart::{Chart, Scale};
-use super::{Curve, changes, curves, differences, rates};
+use super::{Curve, changes, curves, differences, inside, rates};
 use crate::Comparison;
 use crate::plan::{Study, Variant};
 use crate::results::StudyResults;
@@ -52,6 +52,7 @@ svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft)
 figure.chart { margin: 0; } .controls { display: none; font-size: .85rem; } .live .controls { display: block; } .controls label { margin-right: 1rem; white-space: nowrap; }
 .chart svg.log, .chart .seed { display: none; } .chart.log svg.log { display: block; } .chart.log svg.linear { display: none; }
 .chart.seeds .seed { display: inline; } .chart.seeds .spread { display: none; } .chart output { display: block; min-height: 1.5em; font-size: .85rem; }
+details > summary { cursor: pointer; font-weight: 600; margin: 1rem 0 .5rem; } .row { display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); gap: 1rem; }
 .seed { fill: none; stroke-width: 1; opacity: .5; } .cursor { stroke: var(--soft); stroke-dasharray: 3 3; } svg:focus { outline: 2px solid var(--faint); }
 @media print { .controls, output { display: none !important; } body { max-width: none; margin: 0; } h2, figure { break-inside: avoid; } }
 .legend span { margin-right: 1.2rem; white-space: nowrap; } .legend i { display: inline-block; width: 1.2rem; height: .25rem; margin-right: .4rem; vertical-align: middle; }
@@ -121,6 +122,7 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
     if let Some(knowledge) = comparison.knowledge() {
         page += &format!("<h2>Knowledge</h2>\n<p class=\"soft\">{KNOWLEDGE}</p>\n{}", table(&knowledge));
     }
+    page += &inside::section(results, comparison, &legend);
     page += &samples(results);
     page += &what_differs(&results.study);
     page += &provenance(results);
@@ -129,7 +131,15 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
 
 /// A chart of nats per token by training step.
 fn by_step<'a>(label: &'a str, curves: &'a [Curve]) -> Chart<'a> {
-    Chart { label, x_label: "step", y_label: "nats per token", x_scale: Scale::Linear, has_log: true, curves }
+    Chart {
+        label,
+        x_label: "step",
+        y_label: "nats per token",
+        x_scale: Scale::Linear,
+        has_log: true,
+        is_small: false,
+        curves,
+    }
 }
 
 fn series_style(n: usize) -> String {
@@ -147,7 +157,7 @@ fn legend(study: &Study) -> String {
     format!("<p class=\"legend\">{}</p>\n", names.enumerate().map(item).collect::<String>())
 }
 
-fn table(table: &Table) -> String {
+pub(super) fn table(table: &Table) -> String {
     let row = |cells: &Vec<String>, tag: &str| {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
         format!("<tr>{cells}</tr>\n")

@@ -2,7 +2,9 @@
 
 mod chart;
 mod html;
+mod inside;
 
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -54,7 +56,8 @@ impl Report {
     }
 }
 
-/// Every number of every run of a study, a line each, as CSV: study, variant, seed, step, split, metric, value.
+/// Every number of every run of a study, a line each, as CSV: study, variant, seed, step, split, metric, value. The split of what a
+/// probe has found is `probe`, and its metric ends with the number of its place, from 0.
 ///
 /// # Errors
 /// A folder that is not a study's, or damaged files.
@@ -77,6 +80,15 @@ pub fn long_table(folder: &Path) -> Result<String> {
             for (metric, value) in numbers.into_iter().chain(classes) {
                 let Some(value) = value else { continue };
                 writer.serialize((&results.study.name, variant, seed, line.step, line.split, metric, value))?;
+            }
+        }
+        for line in &run.probes {
+            let values =
+                line.values.iter().flat_map(|(measure, values)| values.iter().enumerate().zip(iter::repeat(measure)));
+            for ((place, value), measure) in values {
+                let Some(value) = value else { continue };
+                let metric = format!("{}.{place}", <&str>::from(measure));
+                writer.serialize((&results.study.name, variant, seed, line.step, "probe", metric, value))?;
             }
         }
     }
@@ -116,6 +128,7 @@ fn markdown(comparison: &Comparison) -> String {
         comparison.classes(),
         comparison.contributions(),
         comparison.knowledge(),
+        comparison.inside(),
     ];
     for table in details.into_iter().flatten() {
         text += &format!("{}\n", table.markdown());

@@ -13,7 +13,7 @@ for (const figure of document.querySelectorAll('figure.chart')) {
   }
   const lines = [...figure.querySelectorAll('polyline')];
   const originals = lines.map(line => numbers(line.getAttribute('points')));
-  control('smooth').addEventListener('input', event => {
+  control('smooth')?.addEventListener('input', event => {
     const weight = Number(event.target.value);
     lines.forEach((line, i) => {
       let last = originals[i][1];

@@ -1,0 +1,166 @@
+//! What the measures of a probe are called and say, and what runs have of them.
+
+use std::collections::BTreeMap;
+
+use model::Measure;
+use strum::VariantArray;
+use train::ProbeLine;
+
+use crate::results::RunResult;
+
+/// What a measure shows, and how its axis is called.
+pub(crate) struct About {
+    pub(crate) group: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) text: &'static str,
+    pub(crate) y_label: &'static str,
+}
+
+pub(crate) fn about(measure: Measure) -> About {
+    use Measure::*;
+    const GRADIENTS: &str = "Gradients and updates";
+    const STREAM: &str = "Residual stream";
+    const UNITS: &str = "Feed-forward units";
+    const NORMS: &str = "Norms";
+    const BATCHES: &str = "BatchNorm";
+    const ATTENTION: &str = "Attention and logits";
+    let (group, title, text, y_label) = match measure {
+        GradAttn => (GRADIENTS, "Gradient of attention", "L2 norm over the four matrices of a block.", "L2 norm"),
+        GradFfn => (GRADIENTS, "Gradient of the feed-forward", "L2 norm over the matrices of a block.", "L2 norm"),
+        GradDown => (
+            GRADIENTS,
+            "Gradient of the feed-forward's last matrix",
+            "At the start Post-Norm's is large in the last block whatever the depth, Pre-Norm's falls with the root of the depth (Xiong et \
+             al., 2020).",
+            "L2 norm",
+        ),
+        UpdateAttn => (
+            GRADIENTS,
+            "Update of attention",
+            "Length of one step's change of the matrices, over their own length.",
+            "ratio",
+        ),
+        UpdateFfn => (GRADIENTS, "Update of the feed-forward", "The same of its matrices.", "ratio"),
+        StreamRms => (
+            STREAM,
+            "Size",
+            "Root mean square of a token's vector: 0 is the embedding, n what is behind block n.",
+            "root mean square",
+        ),
+        StreamCosine => (
+            STREAM,
+            "Cosine across a block",
+            "Between a token's vectors in front of a block and behind it. Near 1: the block hardly turns the stream.",
+            "cosine",
+        ),
+        Contribution => (
+            STREAM,
+            "Contribution of a block",
+            "Length of what a block changes over the length of what it is given.",
+            "ratio",
+        ),
+        EffectiveRank => (
+            STREAM,
+            "Effective rank",
+            "Directions that tokens spread in, by the participation ratio of their covariance: 1 is a line, d_model all alike.",
+            "directions",
+        ),
+        DropLoss => (STREAM, "Loss without a block", "What is lost where a block is left out.", "nats per token more"),
+        NeverActive => (
+            UNITS,
+            "Never active",
+            "Units whose input is positive at no token of the probe; of a gated feed-forward, the gate's input.",
+            "share of units",
+        ),
+        Dead => (
+            UNITS,
+            "Dead",
+            "Units whose input is positive at no token of the whole validation split, after the last step.",
+            "share of units",
+        ),
+        Revived => (
+            UNITS,
+            "Revived",
+            "Of the units that were never active at the look before, those that are active again.",
+            "share of silent units",
+        ),
+        Active => (UNITS, "Active", "Pairs of token and unit at which the unit's input is positive.", "share of pairs"),
+        Saturated => (
+            UNITS,
+            "Saturated",
+            "Pairs at which the activation's slope is within 0.01 of zero: next to no gradient passes.",
+            "share of pairs",
+        ),
+        TanhR2 => (
+            NORMS,
+            "Fit of a tanh",
+            "R2 of the best a tanh(b x) to what a norm makes of the numbers it is given, before gain and bias: the S-curve of DyT.",
+            "R2",
+        ),
+        LineR2 => (NORMS, "Fit of a line", "R2 of the best line through the origin to the same pairs.", "R2"),
+        InverseStd => (
+            NORMS,
+            "1 over the spread of the input",
+            "1 over the standard deviation of all numbers that a norm is given: what DyT's alpha is said to follow.",
+            "1 / standard deviation",
+        ),
+        Alpha => (NORMS, "DyT's alpha", "One for each site.", "alpha"),
+        OnesShare => (
+            NORMS,
+            "Share along ones",
+            "Of a token's squared length, along the vector of ones: all that re-centering takes away.",
+            "share",
+        ),
+        RunningMean => (
+            BATCHES,
+            "Running means",
+            "Distance of the batch's means from the running ones, in running standard deviations.",
+            "standard deviations",
+        ),
+        RunningVariance => {
+            (BATCHES, "Running variances", "|ln| of the batch's variances over the running ones.", "|ln ratio|")
+        }
+        EvalLoss => (BATCHES, "Loss by running statistics", "As at evaluation.", "nats per token"),
+        TrainLoss => (
+            BATCHES,
+            "Loss by batch statistics",
+            "As in training, on the same windows in batches of so many.",
+            "nats per token",
+        ),
+        MateEffect => (
+            BATCHES,
+            "Effect of batch mates",
+            "How far a token's loss moves when its window shares the batch with others.",
+            "nats per token",
+        ),
+        AttnEntropy => (
+            ATTENTION,
+            "Entropy of attention",
+            "Of each head's weights, averaged over queries; the heads of block 1 come first.",
+            "nats",
+        ),
+        LogitStd => (ATTENTION, "Spread of logits", "Standard deviation over the vocabulary.", "logits"),
+    };
+    About { group, title, text, y_label }
+}
+
+/// Of the values that there are.
+pub(crate) fn mean(values: &[Option<f64>]) -> Option<f64> {
+    let finite: Vec<f64> = values.iter().copied().flatten().collect();
+    (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
+}
+
+/// Lines of a run in which a measure has a value.
+pub(crate) fn lines(
+    run: &RunResult,
+    measure: Measure,
+) -> impl DoubleEndedIterator<Item = (&ProbeLine, &Vec<Option<f64>>)> {
+    run.probes.iter().filter_map(move |line| Some((line, line.values.get(&measure)?)))
+}
+
+/// Each measure at the last look, averaged over places and runs.
+pub(crate) fn means(runs: &[RunResult]) -> BTreeMap<Measure, f64> {
+    let of_run = |run: &RunResult, measure| lines(run, measure).next_back().and_then(|(_, values)| mean(values));
+    let of_all = |measure| mean(&runs.iter().map(|run| of_run(run, measure)).collect::<Vec<_>>());
+    Measure::VARIANTS.iter().filter_map(|&measure| Some((measure, of_all(measure)?))).collect()
+}
