@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use kernels::Kernels;
 use serde::{Deserialize, Serialize};
 
-use crate::{Decoder, Ffn, NormKind, NormPlacement, Position, init};
+use crate::{Decoder, Ffn, Init, NormKind, NormPlacement, Position, init};
 
 /// Every choice that makes one decoder, all of them final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,8 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Groups of a token's features, for the norms that have them.
     pub norm_groups: usize,
+    /// What matrices are drawn from.
+    pub init: Init,
     /// Probability that an element is dropped, after the embedding, in the attention weights and on both branches.
     pub dropout: f64,
     /// DyT only: initial alpha of the norms in front of (or behind) attention.
@@ -131,9 +133,9 @@ impl ModelConfig {
         self.d_model / self.n_heads
     }
 
-    /// A decoder with GPT-2's initialization, every tensor drawn from (`seed`, its name).
+    /// A decoder at its start, every tensor drawn from (`seed`, its name).
     pub fn init(&self, vocab_size: usize, seed: u64, kernels: Kernels, device: &Device) -> Decoder {
-        init::gpt2(Decoder::new(self, vocab_size, kernels, device), self.n_layers, seed)
+        init::draw(Decoder::new(self, vocab_size, kernels, device), self.init, self.n_layers, seed)
     }
 }
 

@@ -11,7 +11,7 @@ use random::stream;
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::norm::Site;
-use crate::{Decoder, Ffn, ModelConfig, NormKind, NormPlacement, Position};
+use crate::{Decoder, Ffn, Init, ModelConfig, NormKind, NormPlacement, Position};
 
 /// What is asked of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, IntoStaticStr)]
@@ -102,6 +102,7 @@ pub(crate) fn probe() -> ModelConfig {
         bias: false,
         qk_norm: false,
         norm_groups: 4,
+        init: Init::Gpt2,
         dropout: 0.0,
         alpha_attn: 1.0,
         alpha_ffn: 1.0,

@@ -135,7 +135,7 @@ pub fn is_finite<const D: usize>(x: Tensor<D>) -> bool {
 pub(crate) mod tests {
     use super::*;
     use crate::config::tests::{combinations, tiny};
-    use crate::{Ffn, NormKind, Rule};
+    use crate::{Ffn, Init, NormKind, Rule};
     use burn::module::{ModuleMapper, ModuleVisitor};
     use burn::tensor::{Gradients, TensorData};
     use serde_json::Value;
@@ -269,14 +269,15 @@ pub(crate) mod tests {
         assert_ne!(a["blocks.0.attn.q.weight"], a["blocks.0.attn.k.weight"]);
     }
 
+    fn deviation(weights: &[f32]) -> f64 {
+        let squares: f64 = weights.iter().map(|&x| f64::from(x).powi(2)).sum();
+        (squares / weights.len() as f64).sqrt()
+    }
+
     #[test]
     fn weights_start_as_in_gpt2() {
         let config = ModelConfig { d_model: 128, d_ff: 512, n_layers: 8, ..tiny() };
         let all = weights(&config.init(200, 0, Kernels::Fused, &Device::flex()));
-        let deviation = |name: &str| {
-            let squares: f64 = all[name].iter().map(|&x| f64::from(x).powi(2)).sum();
-            (squares / all[name].len() as f64).sqrt()
-        };
         for (name, expected) in [
             ("token_embedding.weight", 0.02),
             ("position_embedding.weight", 0.02),
@@ -285,7 +286,21 @@ pub(crate) mod tests {
             ("blocks.0.ffn.up.weight", 0.02),
             ("blocks.0.ffn.down.weight", 0.02 / 4.0),
         ] {
-            assert!((deviation(name) / expected - 1.0).abs() < 0.05, "{name}: {}", deviation(name));
+            assert!((deviation(&all[name]) / expected - 1.0).abs() < 0.05, "{name}: {}", deviation(&all[name]));
+        }
+    }
+
+    #[test]
+    fn xavier_goes_by_the_sizes_of_a_matrix_alone() {
+        let config = ModelConfig { init: Init::Xavier, d_model: 128, d_ff: 512, n_layers: 8, ..tiny() };
+        let all = weights(&config.init(200, 0, Kernels::Fused, &Device::flex()));
+        for (name, expected) in [
+            ("token_embedding.weight", 0.02),
+            ("blocks.7.attn.o.weight", (2.0f64 / 256.0).sqrt()),
+            ("blocks.0.ffn.up.weight", (2.0f64 / 640.0).sqrt()),
+            ("blocks.0.ffn.down.weight", (2.0f64 / 640.0).sqrt()),
+        ] {
+            assert!((deviation(&all[name]) / expected - 1.0).abs() < 0.05, "{name}: {}", deviation(&all[name]));
         }
     }
 

@@ -1,28 +1,41 @@
-//! GPT-2's initialization, every tensor from its own random stream.
+//! How weights start, every tensor from its own random stream.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Tensor, TensorData};
 use rand_distr::{Distribution, Normal};
 use random::stream;
+use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use crate::Decoder;
+
+/// What matrices of the blocks are drawn from. Embeddings are GPT-2's in either, gains, biases and scalars constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Init {
+    /// N(0, 0.02), and N(0, 0.02 / sqrt(2 n_layers)) where they write to the residual stream. Radford et al., 2019.
+    Gpt2,
+    /// N(0, sqrt(2 / (d_input + d_output))), whatever the depth. Glorot and Bengio, 2010; the one for which Xiong et al., 2020, derive
+    /// the gradients of Pre-Norm and Post-Norm.
+    Xavier,
+}
 
 /// Standard deviation of a matrix or an embedding. Radford et al., 2019.
 const STD: f64 = 0.02;
 
-/// Draws every matrix and embedding from N(0, 0.02), those that write to the residual stream from
-/// N(0, 0.02 / sqrt(2 n_layers)). Gains, biases and scalars keep the constants they were built with.
-pub(crate) fn gpt2(decoder: Decoder, n_layers: usize, seed: u64) -> Decoder {
-    decoder.map(&mut Gpt2 { residual_std: STD / (2.0 * n_layers as f64).sqrt(), seed, path: vec![] })
+/// Draws every matrix and embedding.
+pub(crate) fn draw(decoder: Decoder, init: Init, n_layers: usize, seed: u64) -> Decoder {
+    decoder.map(&mut Draw { init, residual_std: STD / (2.0 * n_layers as f64).sqrt(), seed, path: vec![] })
 }
 
-struct Gpt2 {
+struct Draw {
+    init: Init,
     residual_std: f64,
     seed: u64,
     path: Vec<String>,
 }
 
-impl ModuleMapper for Gpt2 {
+impl ModuleMapper for Draw {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_string());
     }
@@ -37,7 +50,14 @@ impl ModuleMapper for Gpt2 {
         }
         let name = self.path.join(".");
         let writes_residual = name.ends_with("attn.o.weight") || name.ends_with("ffn.down.weight");
-        let std = if writes_residual { self.residual_std } else { STD };
+        let std = match self.init {
+            Init::Xavier if name.starts_with("blocks.") => {
+                let [d_input, d_output] = param.val().shape().dims();
+                (2.0 / (d_input + d_output) as f64).sqrt()
+            }
+            Init::Gpt2 if writes_residual => self.residual_std,
+            _ => STD,
+        };
         let normal = Normal::new(0.0, std).expect("a positive standard deviation");
         let mut rng = stream(self.seed, &format!("init/{name}"));
         param.map(|tensor| {

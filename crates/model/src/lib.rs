@@ -23,6 +23,7 @@ pub use contract::{Contract, Finding, Rule, contracts};
 pub use decoder::{Decoder, is_finite};
 pub use exact::Exact;
 pub use ffn::{FeedForward, Ffn};
+pub use init::Init;
 pub use norm::{EPSILON, Norm, NormKind, wrong};
 pub use position::Position;
 pub use probe::{BATCH_SIZES, Measure, Place, Units, Values, Windows, updates};

@@ -242,7 +242,7 @@ impl TrainConfig {
 pub(crate) mod tests {
     use super::*;
     use data::TokenizerKind;
-    use model::{Ffn, NormKind, NormPlacement, Position};
+    use model::{Ffn, Init, NormKind, NormPlacement, Position};
 
     /// A run that ends in a second.
     pub(crate) fn tiny() -> RunConfig {
@@ -270,6 +270,7 @@ pub(crate) mod tests {
                 bias: false,
                 qk_norm: false,
                 norm_groups: 4,
+                init: Init::Gpt2,
                 dropout: 0.0,
                 alpha_attn: 1.0,
                 alpha_ffn: 1.0,

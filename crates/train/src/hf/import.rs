@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ::safetensors::tensor::{Dtype, SafeTensors};
 use anyhow::{Context, Result};
-use model::{EPSILON, Ffn, ModelConfig, NormKind, NormPlacement, Position};
+use model::{EPSILON, Ffn, Init, ModelConfig, NormKind, NormPlacement, Position};
 use serde_json::Value;
 use strum::VariantArray;
 
@@ -196,6 +196,7 @@ impl Settings<'_> {
             bias: !is_llama || self.is("attention_bias", false)?,
             qk_norm: false,
             norm_groups: 1,
+            init: Init::Gpt2,
             dropout: 0.0,
             alpha_attn: 1.0,
             alpha_ffn: 1.0,
