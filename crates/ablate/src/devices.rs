@@ -20,7 +20,7 @@ pub fn list() -> Result<u8> {
             Ok(names) => names.join(", "),
             Err(error) => error.to_string(),
         };
-        table.rows.push(vec![backend.to_string(), devices]);
+        table.rows.push(vec![backend.with_features(), devices]);
     }
     print(&table.plain())
 }
@@ -56,6 +56,8 @@ fn first_wrong(all: &[Agreement]) -> Option<&Agreement> {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Record {
     device: String,
+    /// As the program computes on it.
+    backend: String,
     commit: String,
     /// Largest difference in any one thing.
     difference: f64,
@@ -70,15 +72,17 @@ pub fn selftest_stamp(backend: Backend) -> Result<Option<String>> {
         return Ok(None);
     }
     let (device, commit) = (backend.device_name()?, env!("ABLATE_COMMIT").to_string());
+    let name = backend.with_features();
     let words = |difference: f64| {
         Some(format!(
-            "Computed by {backend} on {device}, which agrees with the CPU within {difference:.0e} in a selftest."
+            "Computed by {name} on {device}, which agrees with the CPU within {difference:.0e} in a selftest."
         ))
     };
     // Of a program that is being worked on nothing is known for long.
-    let path = cache(backend, &device).filter(|_| commit != "unknown" && !commit.ends_with("-dirty"));
+    let path = cache(&name, &device).filter(|_| commit != "unknown" && !commit.ends_with("-dirty"));
     let known = path.as_ref().and_then(|path| serde_json::from_str::<Record>(&read_text(path).ok()?).ok());
-    if let Some(known) = known.filter(|known| known.device == device && known.commit == commit) {
+    let is_this = |known: &Record| known.device == device && known.backend == name && known.commit == commit;
+    if let Some(known) = known.filter(is_this) {
         return Ok(words(known.difference));
     }
     warn(&format!("{device}: a selftest against the CPU, once for each device and version"));
@@ -91,7 +95,9 @@ pub fn selftest_stamp(backend: Backend) -> Result<Option<String>> {
     }
     let difference = all.iter().map(|agreement| agreement.difference).fold(0.0, f64::max);
     if let Some(path) = path {
-        let record = serde_json::to_string(&Record { device: device.clone(), commit, difference })? + "\n";
+        let record =
+            serde_json::to_string(&Record { device: device.clone(), backend: name.clone(), commit, difference })?
+                + "\n";
         // Without it the next study tests again.
         let _ = fs::create_dir_all(path.parent().unwrap_or(&path));
         let _ = write_whole(&path, &record);
@@ -100,9 +106,10 @@ pub fn selftest_stamp(backend: Backend) -> Result<Option<String>> {
 }
 
 /// Where it is kept what is known of a device.
-fn cache(backend: Backend, device: &str) -> Option<PathBuf> {
+fn cache(backend: &str, device: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let device: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(100).collect();
-    Some(folder.join("ablate").join(format!("selftest-{backend}-{device}.json")))
+    let name = format!("{backend}-{device}");
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(100).collect();
+    Some(folder.join("ablate").join(format!("selftest-{name}.json")))
 }

@@ -41,6 +41,20 @@ impl Backend {
         )))
     }
 
+    /// Its name, with the ways of computing on a GPU that this program was built with: `wgpu with fusion`.
+    pub fn with_features(self) -> String {
+        let ways = [
+            ("autotune", cfg!(feature = "autotune")),
+            ("fusion", cfg!(feature = "fusion")),
+            ("vulkan", cfg!(feature = "vulkan")),
+        ];
+        let ways = ways.into_iter().filter(|(_, is_built_in)| *is_built_in && !self.is_cpu()).map(|(way, _)| way);
+        match ways.collect::<Vec<_>>().join(" and ") {
+            none if none.is_empty() => self.to_string(),
+            ways => format!("{self} with {ways}"),
+        }
+    }
+
     /// Whether it computes on the CPU, where results are repeated bit for bit.
     pub fn is_cpu(self) -> bool {
         match self {
