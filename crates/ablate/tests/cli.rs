@@ -624,6 +624,38 @@ fn runs_are_compared_and_repeated() {
 }
 
 #[test]
+fn what_goes_on_inside_is_in_every_output() {
+    let place = Place::new();
+    let report = |name: &str| fs::read_to_string(place.path("runs/small").join(name)).unwrap();
+    place.ok(&["small", "--seeds", "1"]);
+    assert!(!report("report.html").contains("<h2>Inside</h2>") && !report("report.md").contains("| inside"));
+    assert!(!place.path("runs/small/swiglu/seed-0/probes.jsonl").exists());
+    // Nobody has looked into the runs that are there: they are made again.
+    place.ok(&["small", "--seeds", "1", "--set", "probe.on=true", "--set", "probe.every=5"]);
+    let (page, text) = (report("report.html"), report("report.md"));
+    for title in ["<h2>Inside</h2>", "Gradient of attention", "Effective rank", "behind block after the last step"] {
+        assert!(page.contains(title), "{title}");
+    }
+    // Nothing of BatchNorm and of DyT, which are not there.
+    assert!(!page.contains("Running means") && !page.contains("alpha</h3>"));
+    assert!(text.contains("| Feed-forward units: Dead (share of units)"), "{text}");
+    let results: Value = serde_json::from_str(&report("results.json")).unwrap();
+    assert!(results["rows"][1]["inside"]["stream_rms"].as_f64().unwrap() > 0.0);
+    assert!(results["rows"][1]["grad_variation"].as_f64().unwrap() > 0.0);
+    let lines = place.ok(&["export-metrics", "small"]);
+    let of = |start: &str| lines.lines().filter(|line| line.starts_with(start)).count();
+    // Two places: the embedding, and behind the one block.
+    assert_eq!(["0", "5", "10", "12"].map(|step| of(&format!("small,swiglu,0,{step},probe,stream_rms."))), [2; 4]);
+    assert_eq!(of("small,swiglu,0,12,probe,dead."), 1);
+    let run = place.path("runs/small/swiglu/seed-0").display().to_string();
+    assert!(place.ok(&["rerun", &run, "--verify"]).contains("the same bits"));
+    place.fails(&["small", "--set", "probe.every=0"], 2, "probe.every = 0: must be between 1 and");
+    let study = fs::read_to_string(place.path("experiments/small.toml")).unwrap() + "probe.on = true\n";
+    fs::write(place.path("experiments/other.toml"), study).unwrap();
+    place.fails(&["other"], 2, "`probe.on` is the same for all variants");
+}
+
+#[test]
 fn claims_are_answered() {
     let place = Place::new();
     fs::create_dir(place.path("experiments/claims")).unwrap();

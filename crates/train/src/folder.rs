@@ -181,12 +181,13 @@ impl FileHash {
 }
 
 impl Status {
-    /// Refuses metrics that are not what the run wrote, where it is done.
+    /// Refuses metrics and looks inside that are not what the run wrote, where it is done.
     ///
     /// # Errors
     /// They are not.
     pub fn check_metrics(&self, run: &RunFolder) -> Result<(), BadFile> {
-        self.files.get(METRICS).map_or(Ok(()), |hash| hash.check(&run.metrics_path()))
+        let mut files = [METRICS, PROBES].into_iter().filter_map(|name| Some((name, self.files.get(name)?)));
+        files.try_for_each(|(name, hash)| hash.check(&run.path.join(name)))
     }
 }
 
