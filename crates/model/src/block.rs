@@ -27,7 +27,7 @@ pub enum NormPlacement {
 /// Attention and feed-forward around the residual stream.
 #[derive(Module, Debug)]
 pub struct Block {
-    attn_norm: Norm,
+    pub(crate) attn_norm: Norm,
     attn: Attention,
     ffn_norm: Norm,
     ffn: FeedForward,
@@ -54,7 +54,7 @@ impl Block {
     }
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.
-    pub(crate) fn forward(&self, x: Tensor<3>, kernels: Kernels, tap: &mut impl FnMut(Tap)) -> Tensor<3> {
+    pub(crate) fn forward(&self, x: Tensor<3>, kernels: Kernels, tap: &mut dyn FnMut(Tap)) -> Tensor<3> {
         let norm = |norm: &Norm, x: Tensor<3>, tap: &mut dyn FnMut(Tap)| {
             tap(Tap::Norm(norm, &x));
             norm.forward(x, kernels)

@@ -15,11 +15,11 @@ pub struct Decoder {
     token_embedding: Embedding,
     position_embedding: Option<Embedding>,
     embedding_scale: Option<Param<Tensor<1>>>,
-    blocks: Vec<Block>,
+    pub(crate) blocks: Vec<Block>,
     final_norm: Option<Norm>,
     dropout: Dropout,
     #[module(skip)]
-    kernels: Kernels,
+    pub(crate) kernels: Kernels,
 }
 
 impl Decoder {
@@ -44,21 +44,11 @@ impl Decoder {
         let [batch, seq] = tokens.dims();
         let head = self.head();
         let [_, vocab] = head.dims();
-        self.hidden(tokens).matmul(head).reshape([batch, seq, vocab])
+        self.stream(tokens, &mut |_| {}).flatten::<2>(0, 1).matmul(head).reshape([batch, seq, vocab])
     }
 
-    /// Token ids `[batch, seq]` to what the head sees, `[batch * seq, d_model]`.
-    fn hidden(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
-        self.stream(tokens, None, &mut |_| {}).flatten(0, 1)
-    }
-
-    /// Token ids `[batch, seq]` to `[batch, seq, d_model]`, leaving out a block if one is named. What `tap` is not told is not computed.
-    pub(crate) fn stream(
-        &self,
-        tokens: Tensor<2, Int>,
-        left_out: Option<usize>,
-        tap: &mut impl FnMut(Tap),
-    ) -> Tensor<3> {
+    /// Token ids `[batch, seq]` to what the head sees, `[batch, seq, d_model]`. What `tap` is not told is not computed.
+    pub(crate) fn stream(&self, tokens: Tensor<2, Int>, tap: &mut dyn FnMut(Tap)) -> Tensor<3> {
         let [_, seq] = tokens.dims();
         let device = tokens.device();
         let mut x = self.token_embedding.forward(tokens);
@@ -70,7 +60,12 @@ impl Decoder {
         }
         x = self.dropout.forward(x);
         tap(Tap::Stream(format_args!("token_embedding"), &x));
-        for (i, block) in self.blocks.iter().enumerate().filter(|(i, _)| Some(*i) != left_out) {
+        self.blocks_from(0, x, tap)
+    }
+
+    /// The way of the stream through the blocks from number `first`, from 0, and the final norm.
+    pub(crate) fn blocks_from(&self, first: usize, mut x: Tensor<3>, tap: &mut dyn FnMut(Tap)) -> Tensor<3> {
+        for (i, block) in self.blocks.iter().enumerate().skip(first) {
             x = block.forward(x, self.kernels, tap);
             tap(Tap::Stream(format_args!("blocks.{i}"), &x));
         }
@@ -85,7 +80,7 @@ impl Decoder {
     /// The first part behind which the stream from these tokens, `[batch, seq]`, is not finite; `head` if only the logits are not.
     pub fn first_not_finite(&self, tokens: Tensor<2, Int>) -> Option<String> {
         let mut first = None;
-        let last = self.stream(tokens, None, &mut |tap| {
+        let last = self.stream(tokens, &mut |tap| {
             if let Tap::Stream(name, x) = tap
                 && first.is_none()
                 && !is_finite(x.clone())
@@ -98,12 +93,12 @@ impl Decoder {
 
     /// Negative log-likelihood of each target in nats: inputs and targets `[batch, seq]` to `[batch * seq]`.
     pub fn nll(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
-        self.nll_of(self.hidden(inputs), targets)
+        self.nll_of(self.stream(inputs, &mut |_| {}), targets)
     }
 
-    /// The same of what the head sees, `[batch * seq, d_model]`.
-    pub(crate) fn nll_of(&self, hidden: Tensor<2>, targets: Tensor<2, Int>) -> Tensor<1> {
-        self.kernels.nll(hidden, self.token_embedding.weight.val(), targets.flatten(0, 1))
+    /// The same of what the head sees, `[batch, seq, d_model]`.
+    pub(crate) fn nll_of(&self, last: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
+        self.kernels.nll(last.flatten(0, 1), self.token_embedding.weight.val(), targets.flatten(0, 1))
     }
 
     /// `[d_model, vocab]`
@@ -111,12 +106,9 @@ impl Decoder {
         self.token_embedding.weight.val().transpose()
     }
 
-    pub(crate) fn n_blocks(&self) -> usize {
-        self.blocks.len()
-    }
-
-    pub(crate) fn kernels(&self) -> Kernels {
-        self.kernels
+    /// Whether it trains by statistics of the batch.
+    pub(crate) fn has_batch_statistics(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block.attn_norm, Norm::BatchNorm(_)))
     }
 
     pub(crate) fn without_dropout(mut self) -> Self {

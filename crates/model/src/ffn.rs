@@ -107,7 +107,7 @@ pub struct FeedForward {
     up: Linear,
     down: Linear,
     #[module(skip)]
-    ffn: Ffn,
+    pub(crate) ffn: Ffn,
 }
 
 impl FeedForward {
@@ -124,10 +124,6 @@ impl FeedForward {
     /// What the activation is given, one column for each unit: `[batch, seq, d_model]` to `[batch * seq, d_ff]`.
     pub(crate) fn activation_input(&self, x: Tensor<3>) -> Tensor<2> {
         self.gate.as_ref().unwrap_or(&self.up).forward(x.flatten(0, 1))
-    }
-
-    pub(crate) fn activation(&self) -> Activation {
-        self.ffn.activation()
     }
 
     /// `residual` plus the feed-forward of `x`, both `[batch, seq, d_model]`.

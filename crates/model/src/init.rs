@@ -5,18 +5,17 @@ use burn::tensor::{Tensor, TensorData};
 use rand_distr::{Distribution, Normal};
 use random::stream;
 use serde::{Deserialize, Serialize};
-use strum::VariantArray;
 
 use crate::Decoder;
 
 /// What matrices of the blocks are drawn from. Embeddings are GPT-2's in either, gains, biases and scalars constants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Init {
-    /// N(0, 0.02), and N(0, 0.02 / sqrt(2 n_layers)) where they write to the residual stream. Radford et al., 2019.
+    /// Normal with standard deviation 0.02, or 0.02 / sqrt(2 n_layers) where they write to the residual stream. Radford et al., 2019.
     Gpt2,
-    /// N(0, sqrt(2 / (d_input + d_output))), whatever the depth. Glorot and Bengio, 2010; the one for which Xiong et al., 2020, derive
-    /// the gradients of Pre-Norm and Post-Norm.
+    /// Normal with standard deviation sqrt(2 / (d_input + d_output)), whatever the depth. Glorot and Bengio, 2010, in its normal form; the
+    /// one for which Xiong et al., 2020, derive the gradients of Pre-Norm and Post-Norm.
     Xavier,
 }
 
@@ -56,7 +55,7 @@ impl ModuleMapper for Draw {
                 (2.0 / (d_input + d_output) as f64).sqrt()
             }
             Init::Gpt2 if writes_residual => self.residual_std,
-            _ => STD,
+            Init::Gpt2 | Init::Xavier => STD,
         };
         let normal = Normal::new(0.0, std).expect("a positive standard deviation");
         let mut rng = stream(self.seed, &format!("init/{name}"));

@@ -26,4 +26,4 @@ pub use ffn::{FeedForward, Ffn};
 pub use init::Init;
 pub use norm::{EPSILON, Norm, NormKind, wrong};
 pub use position::Position;
-pub use probe::{BATCH_SIZES, Measure, Place, Units, Values, Windows, updates};
+pub use probe::{Measure, Place, Units, Values, Windows, updates};

@@ -202,7 +202,7 @@ impl Comparison {
             "gap",
             "difference [95%]",
             "spikes/1,000",
-            "grad norm varies",
+            "grad norm CV",
             "steps to reference",
         ]);
         for row in &self.rows {
@@ -321,11 +321,13 @@ impl Comparison {
     pub(crate) const MEASURES: &str = "Best valid loss is the lowest evaluation of each run, averaged: chosen by \
         looking, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
         quadratic over 11 steps, on the first 10% of steps. The gap is the validation loss less the mean training loss of the \
-        last 10% of steps: what is lost from one text to the other, and from training to evaluation. The gradient's norm varies by its \
-        standard deviation over its mean, after the warm-up. Steps to the reference are those after which the validation loss is as low as \
-        the reference's last of the same seed, between evaluations on a straight line; none where a seed never is.";
+        last 10% of steps: what is lost from one text to the other, and from training to evaluation. A spike is a training loss more than 6 standard \
+        deviations above the mean of the 50 before it. Grad norm CV is the standard deviation of the gradient's norm before clipping over \
+        its mean, after the warm-up: its trend counts too. Steps to reference: after how many the validation loss first is as low as the \
+        last of the reference's run of the same seed, on straight lines between evaluations, from the first; '-' where a seed never \
+        is.";
 
-    /// What probes have found at the last look.
+    /// What probes have found after the last step.
     pub(crate) fn inside(&self) -> Option<Table> {
         let header = std::iter::once("inside".to_string()).chain(self.rows.iter().map(|row| row.variant.clone()));
         let mut table = Table { header: header.collect(), rows: vec![] };
@@ -422,6 +424,29 @@ mod tests {
             message: None,
             sample: None,
         }
+    }
+
+    #[test]
+    fn curves_are_measured() {
+        let reference = run("reference", 0, State::Done, 2.0);
+        let line = |step, split, loss| MetricLine { step, split, loss, ..reference.metrics[0].clone() };
+        let mut own = run("own", 0, State::Done, 2.0);
+        own.config.train.warmup_steps = 2;
+        let norms = [9.0, 9.0, 1.0, 3.0];
+        let step = |(i, norm): (usize, &f64)| MetricLine {
+            grad_norm: Some(*norm),
+            spike: (i == 2).then_some(7.0),
+            ..line(i + 1, Split::Train, 3.0)
+        };
+        own.metrics = norms.iter().enumerate().map(step).collect();
+        own.metrics.extend([(100, 3.0), (200, 2.0), (300, 1.0)].map(|(step, loss)| line(step, Split::Valid, loss)));
+        // Half-way between 2 and 1; at once; at the first evaluation at the latest; never.
+        assert_eq!([1.5, 2.0, 3.5, 0.5].map(|loss| own.steps_to(loss)), [Some(250.0), Some(200.0), Some(100.0), None]);
+        // Of 1 and 3: mean 2, deviation sqrt(2).
+        assert!((own.grad_variation().unwrap() - 0.5f64.sqrt()).abs() < 1e-12);
+        assert_eq!(own.spike_rate(), Some(1000.0 / own.config.train.steps as f64));
+        own.metrics.iter_mut().for_each(|line| line.grad_norm = line.grad_norm.map(|_| 0.0));
+        assert_eq!(own.grad_variation(), None);
     }
 
     fn results(variants: &[(&str, &[(State, f64)])]) -> StudyResults {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::Measure;
+use model::{Measure, Place};
 use strum::VariantArray;
 use train::ProbeLine;
 
@@ -30,8 +30,8 @@ pub(crate) fn about(measure: Measure) -> About {
         GradDown => (
             GRADIENTS,
             "Gradient of the feed-forward's last matrix",
-            "At the start Post-Norm's is large in the last block whatever the depth, Pre-Norm's falls with the root of the depth (Xiong et \
-             al., 2020).",
+            "At the start Post-Norm's is large in the last block whatever the depth, Pre-Norm's falls as 1 over the root of the depth \
+             (Xiong et al., 2020).",
             "L2 norm",
         ),
         UpdateAttn => (
@@ -41,16 +41,11 @@ pub(crate) fn about(measure: Measure) -> About {
             "ratio",
         ),
         UpdateFfn => (GRADIENTS, "Update of the feed-forward", "The same of its matrices.", "ratio"),
-        StreamRms => (
-            STREAM,
-            "Size",
-            "Root mean square of a token's vector: 0 is the embedding, n what is behind block n.",
-            "root mean square",
-        ),
+        StreamRms => (STREAM, "Size", "Root mean square of a token's vector.", "root mean square"),
         StreamCosine => (
             STREAM,
             "Cosine across a block",
-            "Between a token's vectors in front of a block and behind it. Near 1: the block hardly turns the stream.",
+            "Between a token's vectors before a block and after it. Near 1: the block hardly turns the stream.",
             "cosine",
         ),
         Contribution => (
@@ -61,7 +56,7 @@ pub(crate) fn about(measure: Measure) -> About {
         ),
         EffectiveRank => (
             STREAM,
-            "Effective rank",
+            "Effective rank (participation ratio)",
             "Directions that tokens spread in, by the participation ratio of their covariance: 1 is a line, d_model all alike.",
             "directions",
         ),
@@ -69,13 +64,14 @@ pub(crate) fn about(measure: Measure) -> About {
         NeverActive => (
             UNITS,
             "Never active",
-            "Units whose input is positive at no token of the probe; of a gated feed-forward, the gate's input.",
+            "Units whose activation is given no positive number at any token; of a gated feed-forward, the gate's. A ReLU is not trained there; \
+             others have a slope below zero.",
             "share of units",
         ),
         Dead => (
             UNITS,
             "Dead",
-            "Units whose input is positive at no token of the whole validation split, after the last step.",
+            "The same at any token of the whole validation split, after the last step.",
             "share of units",
         ),
         Revived => (
@@ -84,11 +80,11 @@ pub(crate) fn about(measure: Measure) -> About {
             "Of the units that were never active at the look before, those that are active again.",
             "share of silent units",
         ),
-        Active => (UNITS, "Active", "Pairs of token and unit at which the unit's input is positive.", "share of pairs"),
+        Active => (UNITS, "Active", "Pairs of token and unit at which that number is positive.", "share of pairs"),
         Saturated => (
             UNITS,
             "Saturated",
-            "Pairs at which the activation's slope is within 0.01 of zero: next to no gradient passes.",
+            "Pairs at which the activation's slope is below 0.005 in size: next to no gradient passes through it.",
             "share of pairs",
         ),
         TanhR2 => (
@@ -145,7 +141,7 @@ pub(crate) fn about(measure: Measure) -> About {
 }
 
 /// Of the values that there are.
-pub(crate) fn mean(values: &[Option<f64>]) -> Option<f64> {
+fn mean(values: &[Option<f64>]) -> Option<f64> {
     let finite: Vec<f64> = values.iter().copied().flatten().collect();
     (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
 }
@@ -158,9 +154,23 @@ pub(crate) fn lines(
     run.probes.iter().filter_map(move |line| Some((line, line.values.get(&measure)?)))
 }
 
-/// Each measure at the last look, averaged over places and runs.
+/// What a run that is done has of a measure after its last step.
+pub(crate) fn last(run: &RunResult, measure: Measure) -> Option<&Vec<Option<f64>>> {
+    let step = run.last()?.step;
+    lines(run, measure).next_back().filter(|(line, _)| line.step == step).map(|(_, values)| values)
+}
+
+/// One number for all places: their mean, or that of the largest batch.
+pub(crate) fn of_all_places(measure: Measure, values: &[Option<f64>]) -> Option<f64> {
+    match measure.place() {
+        Place::BatchSize => *values.last()?,
+        _ => mean(values),
+    }
+}
+
+/// Each measure after the last step, averaged over places and the runs that are done.
 pub(crate) fn means(runs: &[RunResult]) -> BTreeMap<Measure, f64> {
-    let of_run = |run: &RunResult, measure| lines(run, measure).next_back().and_then(|(_, values)| mean(values));
+    let of_run = |run: &RunResult, measure| of_all_places(measure, last(run, measure)?);
     let of_all = |measure| mean(&runs.iter().map(|run| of_run(run, measure)).collect::<Vec<_>>());
     Measure::VARIANTS.iter().filter_map(|&measure| Some((measure, of_all(measure)?))).collect()
 }

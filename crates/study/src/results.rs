@@ -169,10 +169,11 @@ impl RunResult {
         self.last()?;
         let late = self.of(Split::Train).filter(|line| line.step > self.config.train.warmup_steps);
         let (mean, deviation) = mean_and_deviation(&late.filter_map(|line| line.grad_norm).collect::<Vec<_>>())?;
-        Some(deviation? / mean)
+        (mean > 0.0).then_some(deviation? / mean)
     }
 
-    /// Steps until the validation loss is as low as this, on straight lines between evaluations; `None` if it never is.
+    /// Steps until the validation loss is as low as this, on straight lines between evaluations, and at most those of the first
+    /// evaluation; `None` if it never is.
     pub(crate) fn steps_to(&self, loss: f64) -> Option<f64> {
         let curve = self.curve(Split::Valid);
         let i = curve.iter().position(|point| point.1 <= loss)?;

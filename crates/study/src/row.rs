@@ -71,11 +71,11 @@ pub(crate) struct Row {
     pub(crate) gap_difference: Option<Paired>,
     /// Spikes in 1,000 steps.
     pub(crate) spike_rate: Option<f64>,
-    /// Deviation of the gradient's norm over its mean, after the warm-up.
+    /// Standard deviation of the gradient's norm before clipping over its mean, after the warm-up.
     pub(crate) grad_variation: Option<f64>,
-    /// Steps to the last validation loss of the reference's run of the same seed, between evaluations on a straight line.
+    /// Steps to the last validation loss of the reference's run of the same seed; the reference itself may have been there before.
     pub(crate) steps_to_reference: Option<f64>,
-    /// What probes have found at the last look, averaged over places and runs.
+    /// What probes have found after the last step, averaged over places and runs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) inside: BTreeMap<Measure, f64>,
 }
@@ -133,15 +133,15 @@ impl Row {
             gap_difference: pairs(&RunResult::gap),
             spike_rate: mean(each(&RunResult::spike_rate)),
             grad_variation: mean(each(&RunResult::grad_variation)),
-            steps_to_reference: reference.and_then(|reference| {
+            steps_to_reference: {
                 let steps = |run: &RunResult| {
-                    let same = reference.iter().find(|other| other.config.seed == run.config.seed)?;
+                    let same = reference.unwrap_or(runs).iter().find(|other| other.config.seed == run.config.seed)?;
                     run.steps_to(same.last()?.loss)
                 };
-                // Some that never come there would make the mean of the others say too little.
+                // Without those that never come there the mean would say too little.
                 let all: Option<Vec<f64>> = runs.iter().map(steps).collect();
-                mean(all?)
-            }),
+                all.and_then(mean)
+            },
             inside: means(runs),
         }
     }

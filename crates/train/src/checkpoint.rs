@@ -17,7 +17,7 @@ use burn::tensor::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{FileHash, damaged, read_file, read_text, unwritable};
-use crate::journal::{Mark, up_to};
+use crate::journal::Mark;
 use crate::spike::Window;
 use crate::{BadFile, RunConfig, RunFolder};
 
@@ -34,6 +34,8 @@ pub(crate) struct TrainState {
     pub(crate) best: Option<(usize, u64)>,
     /// Where the metrics stood; `None` before the first checkpoint.
     pub(crate) metrics: Option<Mark>,
+    /// Where the looks inside stood, if there are any.
+    pub(crate) probes: Option<Mark>,
 }
 
 /// A run's state as it was between a step and its evaluation.
@@ -45,7 +47,7 @@ pub(crate) struct Checkpoint {
 }
 
 /// Changes with what is in a checkpoint, or with how burn writes it.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 const MANIFEST: &str = "manifest";
 const MODEL: &str = "model.bpk";
@@ -192,8 +194,9 @@ impl Checkpoints {
         if state.step != step {
             return Err(BadFile::new(&folder, "holds the state of another step").into());
         }
-        if let Some(mark) = &state.metrics {
-            up_to(&self.run, mark)?;
+        let probes = state.probes.as_ref().filter(|_| self.config.probe.on);
+        for (mark, path) in [(state.metrics.as_ref(), self.run.metrics_path()), (probes, self.run.probes_path())] {
+            mark.map_or(Ok(vec![]), |mark| mark.read(&path))?;
         }
         let model = ModuleRecord::from_bytes(Bytes::from_bytes_vec(file(MODEL)?)).map_err(|e| damaged(&folder, &e))?;
         Ok(Checkpoint { model, optimizer: Bytes::from_bytes_vec(file(OPTIMIZER)?), state })

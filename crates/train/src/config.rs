@@ -140,6 +140,7 @@ impl RunConfig {
     pub(crate) fn lasting(&self) -> toml::Table {
         let mut table = toml::Table::try_from(self).expect("a config is a table");
         table.remove("checkpoint");
+        table.remove("probe");
         if self.train.is_constant() {
             table["train"].as_table_mut().expect("a section").remove("steps");
         }
@@ -147,16 +148,21 @@ impl RunConfig {
     }
 
     /// Whether a run of this config can go on from the state of a run of an earlier one, bit for bit. What is saved may be
-    /// another, and steps may be added at a constant rate.
+    /// another, and steps may be added at a constant rate; but nobody can look now at what nobody has looked at then.
     pub fn continues(&self, earlier: &RunConfig) -> bool {
-        self.lasting() == earlier.lasting() && self.train.steps >= earlier.train.steps
+        let is_seen = !self.probe.on || self.probe == earlier.probe;
+        is_seen && self.lasting() == earlier.lasting() && self.train.steps >= earlier.train.steps
     }
 
     /// What an earlier config has that this one has not, in words.
     pub fn changes_since(&self, earlier: &RunConfig) -> String {
-        match self.differences(earlier) {
-            none if none.is_empty() => format!("{} of study {}, now {}", earlier.label(), earlier.study, self.label()),
-            some => some.join("; "),
+        let mut changes = self.differences(earlier);
+        if self.probe != earlier.probe {
+            changes.push("other looks inside: [probe]".into());
+        }
+        match changes.is_empty() {
+            true => format!("{} of study {}, now {}", earlier.label(), earlier.study, self.label()),
+            false => changes.join("; "),
         }
     }
 
@@ -168,7 +174,7 @@ impl RunConfig {
         let mut all = vec![];
         for (section, value) in &now {
             match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
-                _ if ["study", "variant", "seed", "checkpoint"].contains(&section.as_str()) => {}
+                _ if ["study", "variant", "seed", "checkpoint", "probe"].contains(&section.as_str()) => {}
                 (Some(now), Some(earlier)) => all.extend(now.iter().filter_map(|(key, value)| {
                     let before = earlier.get(key).filter(|before| *before != value)?;
                     Some(format!("{section}.{key} = {before}, now {value}"))

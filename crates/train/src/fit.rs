@@ -63,8 +63,7 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
         let mut run = || {
             let journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
             let (start, last) = (Instant::now(), Instant::now());
-            let resumed = state.metrics.is_some().then_some(state.step);
-            let probes = Probes::open(&self.folder, &self.config, resumed, &self.data)?;
+            let probes = Probes::open(&self.folder, &self.config, state.probes.as_ref(), &self.data)?;
             let (learner, components, state) = (&mut learner, &mut components, &mut state);
             Running { of: self, learner, components, state, journal, probes, unread: vec![], start, last }.steps()
         };
@@ -294,6 +293,7 @@ impl Running<'_> {
         self.journal.sync()?;
         self.probes.sync()?;
         self.state.metrics = Some(self.journal.mark());
+        self.state.probes = self.probes.mark();
         // Running statistics lag one step behind until a model for inference is made of the one in training.
         drop(self.learner.model().valid());
         let checkpointer = self.components.checkpointer.as_mut().context("burn was given checkpointers")?;
@@ -328,6 +328,7 @@ impl Running<'_> {
 
     fn diverged(&self, (step, why): Wrong) -> Result<Ending> {
         self.journal.sync()?;
+        self.probes.sync()?;
         let last = self.of.checkpoints.last().unwrap_or("none".into());
         Ok(Ending::Diverged { step, message: format!("step {step}: {why}; last checkpoint: {last}") })
     }

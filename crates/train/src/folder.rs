@@ -15,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::Checkpoints;
 use crate::config::label;
 use crate::journal::MetricLine;
-use crate::probe::PROBES;
-use crate::{ConfigError, RunConfig};
+use crate::{ConfigError, ProbeLine, RunConfig};
 
 /// Writes a file whole or not at all.
 ///
@@ -193,10 +192,12 @@ impl Status {
 
 const METRICS: &str = "metrics.jsonl";
 
+const PROBES: &str = "probes.jsonl";
+
 const WEIGHTS: &str = "checkpoints/final/model.safetensors";
 
-/// What is read of a finished run, where it is there.
-const RESULTS: [&str; 4] = [METRICS, PROBES, "tokenizer.json", WEIGHTS];
+/// What is read of a finished run, and of one that was looked into.
+const RESULTS: [&str; 3] = [METRICS, "tokenizer.json", WEIGHTS];
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -244,11 +245,10 @@ impl RunFolder {
     }
 
     /// Says that the run is done, with the hashes of what it wrote.
-    pub(crate) fn set_done(&self, step: usize) -> Result<()> {
+    pub(crate) fn set_done(&self, config: &RunConfig) -> Result<()> {
         let hash = |name: &str| Ok((name.to_string(), FileHash::of_file(&self.path.join(name))?));
-        let is_there = |name: &&str| *name != PROBES || self.probes_path().exists();
-        let files = RESULTS.into_iter().filter(is_there).map(hash).collect::<Result<_>>()?;
-        self.write_json("status.json", &Status { state: State::Done, step, message: None, files })
+        let files = RESULTS.into_iter().chain(config.probe.on.then_some(PROBES)).map(hash).collect::<Result<_>>()?;
+        self.write_json("status.json", &Status { state: State::Done, step: config.train.steps, message: None, files })
     }
 
     /// Refuses a finished run whose results are not what it wrote.
@@ -266,7 +266,7 @@ impl RunFolder {
     /// A folder without one, or a damaged file.
     pub fn config(&self) -> Result<RunConfig> {
         let path = self.path.join("config.toml");
-        Ok(toml::from_str(&self.read("config.toml")?).map_err(|error| damaged(&path, &error))?)
+        Ok(toml::from_str(&self.read("config.toml")?).map_err(|error| damaged(&path, &error.message()))?)
     }
 
     /// The config of a run that is done.
@@ -312,25 +312,22 @@ impl RunFolder {
     /// # Errors
     /// A missing or damaged file.
     pub fn metrics(&self) -> Result<Vec<MetricLine>> {
-        self.lines(&self.metrics_path())
+        lines(&self.metrics_path())
     }
 
-    /// Every line of a file of JSON; a last one that was cut short is left out.
-    pub(crate) fn lines<T: DeserializeOwned>(&self, path: &Path) -> Result<Vec<T>> {
-        if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
-            return Err(BadFile::new(path, "is not a regular file").into());
-        }
-        let file = File::open(path).map_err(|error| missing(path, error))?;
-        let mut lines = vec![];
-        let mut reader = BufReader::new(file);
-        let mut text = String::new();
-        while reader.read_line(&mut text).map_err(|error| damaged(path, &error))? > 0 {
-            if text.ends_with('\n') {
-                lines.push(serde_json::from_str(&text).map_err(|error| damaged(path, &error))?);
-            }
-            text.clear();
-        }
-        Ok(lines)
+    pub(crate) fn probes_path(&self) -> PathBuf {
+        self.path.join(PROBES)
+    }
+
+    /// All lines of `probes.jsonl`; none of a run that is not looked into, or has only begun.
+    ///
+    /// # Errors
+    /// A damaged file, or one that a run that is done has lost.
+    pub fn probes(&self) -> Result<Vec<ProbeLine>> {
+        let path = self.probes_path();
+        let is_done = || self.status().is_ok_and(|status| status.is_some_and(|status| status.state == State::Done));
+        let is_expected = self.config()?.probe.on && (path.exists() || is_done());
+        if is_expected { lines(&path) } else { Ok(vec![]) }
     }
 
     pub(crate) fn read(&self, name: &str) -> Result<String> {
@@ -341,6 +338,24 @@ impl RunFolder {
         let path = self.path.join(name);
         Ok(serde_json::from_str(&self.read(name)?).map_err(|error| damaged(&path, &error))?)
     }
+}
+
+/// Every line of a file of JSON; a last one that was cut short is left out.
+fn lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        return Err(BadFile::new(path, "is not a regular file").into());
+    }
+    let file = File::open(path).map_err(|error| missing(path, error))?;
+    let mut lines = vec![];
+    let mut reader = BufReader::new(file);
+    let mut text = String::new();
+    while reader.read_line(&mut text).map_err(|error| damaged(path, &error))? > 0 {
+        if text.ends_with('\n') {
+            lines.push(serde_json::from_str(&text).map_err(|error| damaged(path, &error))?);
+        }
+        text.clear();
+    }
+    Ok(lines)
 }
 
 /// A file of a run folder that is absent or does not read as what it should be.

@@ -267,7 +267,9 @@ fn two_hundred_steps_are_the_same_whether_anyone_looks_or_not() {
             assert_eq!(lines[11].values.keys().collect::<Vec<_>>(), [&Measure::Dead]);
             for line in &lines[..11] {
                 let has = |measure| line.values.contains_key(&measure);
-                assert_eq!(has(Measure::UpdateFfn), line.step > 0);
+                let updates = line.values.get(&Measure::UpdateFfn).cloned().unwrap_or_default();
+                assert_eq!(updates.len(), if line.step > 0 { config.model.n_layers } else { 0 });
+                assert!(updates.iter().all(|ratio| ratio.is_some_and(|ratio| ratio > 1e-5)), "{updates:?}");
                 assert_eq!(has(Measure::EvalLoss), norm == NormKind::BatchNorm);
             }
             config.probe.on = false;
@@ -423,7 +425,7 @@ fn a_foreign_or_newer_checkpoint_is_not_used() {
     assert_eq!(place.newest("part", &config), Some(6));
     let manifest = place.path("part/checkpoints/step-00000006/manifest");
     let text = fs::read_to_string(&manifest).unwrap();
-    let line = text.lines().next().unwrap().replace("\"format\":1", "\"format\":2");
+    let line = text.lines().next().unwrap().replace("\"format\":2", "\"format\":3");
     fs::write(&manifest, format!("{line}\n{}\n", blake3::hash(line.as_bytes()))).unwrap();
     let error = place.train("part", &config, Arc::new(Disk)).unwrap_err();
     assert!(
@@ -456,9 +458,14 @@ fn a_run_at_a_constant_rate_can_be_given_more_steps() {
     config.train.min_lr_factor = 1.0;
     let longer = RunConfig { train: crate::TrainConfig { steps: 20, ..config.train.clone() }, ..config.clone() };
     let whole = place.finish("whole", &longer);
-    place.finish("grown", &config);
-    place.check_same(&whole, "grown", &longer, "13 steps, then 7 more");
-    assert_eq!(RunFolder::new(place.path("grown")).config().unwrap(), longer);
+    // A look that is due after the 12th step of both, and one that only the end of the shorter run asks for.
+    for steps in [12, 13] {
+        let name = format!("grown-from-{steps}");
+        config.train.steps = steps;
+        place.finish(&name, &config);
+        place.check_same(&whole, &name, &longer, &name);
+        assert_eq!(RunFolder::new(place.path(&name)).config().unwrap(), longer);
+    }
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use blake3::Hasher;
 use data::{Class, Split};
+use disk::Storage;
 use serde::{Deserialize, Serialize};
 
 use crate::events::{EventsFile, now};
@@ -58,7 +61,7 @@ impl MetricLine {
     }
 }
 
-/// How far `metrics.jsonl` has come.
+/// How far a file of lines has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mark {
@@ -67,12 +70,71 @@ pub(crate) struct Mark {
     blake3: String,
 }
 
-/// Both files, open at their end, so that others can follow them.
-pub(crate) struct Journal {
-    folder: RunFolder,
-    metrics: File,
+impl Mark {
+    /// What a file held at the mark.
+    ///
+    /// # Errors
+    /// It holds something else now.
+    pub(crate) fn read(&self, path: &Path) -> Result<Vec<u8>, BadFile> {
+        let mut bytes = read_file(path)?;
+        if let Ok(n) = usize::try_from(self.bytes)
+            && n <= bytes.len()
+        {
+            bytes.truncate(n);
+            if blake3::hash(&bytes).to_string() == self.blake3 {
+                return Ok(bytes);
+            }
+        }
+        Err(BadFile::new(path, format!("its first {} bytes are not those that the run wrote", self.bytes)))
+    }
+}
+
+/// A file of lines of JSON, open at its end, so that others can follow it.
+pub(crate) struct Lines {
+    storage: Arc<dyn Storage>,
+    path: PathBuf,
+    file: File,
     /// Of all that is in it.
     hash: Hasher,
+}
+
+impl Lines {
+    /// A file that holds this and no more.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn open(folder: &RunFolder, path: PathBuf, held: &[u8]) -> Result<Self> {
+        let storage = folder.storage.clone();
+        let file = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
+        storage.cut(&file, held.len() as u64).with_context(|| unwritable(&path))?;
+        // A checkpoint that names what is in a file is worth nothing without the file.
+        storage.sync(&folder.path).with_context(|| unwritable(&path))?;
+        let mut hash = Hasher::new();
+        hash.update(held);
+        Ok(Lines { storage, path, file, hash })
+    }
+
+    pub(crate) fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(line)? + "\n";
+        self.storage.append(&mut self.file, text.as_bytes()).with_context(|| unwritable(&self.path))?;
+        self.hash.update(text.as_bytes());
+        Ok(())
+    }
+
+    /// Returns when everything is on the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.storage.sync(&self.path).with_context(|| unwritable(&self.path))
+    }
+
+    /// How far it is.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() }
+    }
+}
+
+/// The metrics, and the same for TensorBoard.
+pub(crate) struct Journal {
+    metrics: Lines,
     events: EventsFile,
 }
 
@@ -83,11 +145,8 @@ impl Journal {
     /// A file that cannot be written, or does not hold any more what it held at the mark.
     pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>) -> Result<Self> {
         let path = folder.metrics_path();
-        let metrics = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
-        let hash = from.map_or_else(|| Ok(Hasher::new()), |mark| up_to(folder, mark))?;
-        folder.storage.cut(&metrics, hash.count()).with_context(|| unwritable(&path))?;
-        // A checkpoint that names what is in a file is worth nothing without the file.
-        folder.storage.sync(&folder.path).with_context(|| unwritable(&path))?;
+        let held = from.map_or_else(|| Ok(vec![]), |mark| mark.read(&path))?;
+        let metrics = Lines::open(folder, path, &held)?;
         let mut events = EventsFile::create(folder, config)?;
         if from.is_some() {
             let started = folder.meta()?.started as f64;
@@ -97,44 +156,23 @@ impl Journal {
                 events.scalars(started + seconds, line.step, &scalars(&line))?;
             }
         }
-        Ok(Journal { folder: folder.clone(), metrics, hash, events })
+        Ok(Journal { metrics, events })
     }
 
     pub(crate) fn write(&mut self, line: &MetricLine) -> Result<()> {
-        let text = serde_json::to_string(line)? + "\n";
-        let written = self.folder.storage.append(&mut self.metrics, text.as_bytes());
-        written.with_context(|| unwritable(&self.folder.metrics_path()))?;
-        self.hash.update(text.as_bytes());
+        self.metrics.write(line)?;
         self.events.scalars(now(), line.step, &scalars(line))
     }
 
-    /// Returns when everything is on the disk.
+    /// Returns when the metrics are on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
-        let path = self.folder.metrics_path();
-        self.folder.storage.sync(&path).with_context(|| unwritable(&path))
+        self.metrics.sync()
     }
 
-    /// How far it is.
+    /// How far the metrics are.
     pub(crate) fn mark(&self) -> Mark {
-        Mark { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() }
+        self.metrics.mark()
     }
-}
-
-/// The hash of what `metrics.jsonl` held at a mark.
-///
-/// # Errors
-/// It holds something else now.
-pub(crate) fn up_to(folder: &RunFolder, mark: &Mark) -> Result<Hasher, BadFile> {
-    let path = folder.metrics_path();
-    let bytes = read_file(&path)?;
-    let mut hash = Hasher::new();
-    if let Some(bytes) = usize::try_from(mark.bytes).ok().and_then(|n| bytes.get(..n)) {
-        hash.update(bytes);
-        if hash.finalize().to_string() == mark.blake3 {
-            return Ok(hash);
-        }
-    }
-    Err(BadFile::new(&path, format!("its first {} bytes are not those that the run wrote", mark.bytes)))
 }
 
 /// The numbers of a line, each under its tag.

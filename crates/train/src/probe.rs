@@ -1,8 +1,6 @@
 //! What a run writes down of what goes on inside its model: `probes.jsonl`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -10,7 +8,8 @@ use data::{Batch, Dataset};
 use model::{Measure, Units, Windows, updates};
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{damaged, read_text, unwritable};
+use crate::folder::damaged;
+use crate::journal::{Lines, Mark};
 use crate::learner::LanguageModel;
 use crate::{ProbeConfig, RunConfig, RunFolder};
 
@@ -36,56 +35,52 @@ pub(crate) struct Probes<'a> {
     /// Of the run.
     steps: usize,
     data: &'a Dataset,
-    folder: RunFolder,
-    file: Option<File>,
+    lines: Option<Lines>,
     last: Option<ProbeLine>,
-    /// The model before the step behind which it is looked at.
+    /// The model before the step after which it is looked at.
     before: Option<LanguageModel>,
 }
 
 impl<'a> Probes<'a> {
-    /// With what was written up to a step, of a run that goes on from there.
+    /// An empty file, if there are to be looks; of a run that goes on, what was written up to a mark.
     ///
     /// # Errors
-    /// A file that is damaged or cannot be written.
-    pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<usize>, data: &'a Dataset) -> Result<Self> {
-        let (config, steps) = (config.probe.clone(), config.train.steps);
+    /// A file that cannot be written, or does not hold any more what it held at the mark.
+    pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>, data: &'a Dataset) -> Result<Self> {
+        let (steps, config) = (config.train.steps, config.probe.clone());
         let is_on = config.on;
-        let mut probes = Probes { config, steps, data, folder: folder.clone(), file: None, last: None, before: None };
+        let mut probes = Probes { config, steps, data, lines: None, last: None, before: None };
         if is_on {
             let path = folder.probes_path();
-            let file = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
+            let mut held = from.map_or_else(|| Ok(vec![]), |mark| mark.read(&path))?;
             let mut kept = 0;
-            if let Some(step) = from {
-                for text in read_text(&path)?.split_inclusive('\n').filter(|text| text.ends_with('\n')) {
-                    let line: ProbeLine = serde_json::from_str(text).map_err(|error| damaged(&path, &error))?;
-                    // The last look of a run that is given more steps is none of these, and its dead units are not those of the end.
-                    if line.step > step || !probes.is_due(line.step) || line.values.contains_key(&Measure::Dead) {
-                        break;
-                    }
-                    kept += text.len() as u64;
-                    probes.last = Some(line);
+            for text in held.split_inclusive(|&byte| byte == b'\n') {
+                let line: ProbeLine = serde_json::from_slice(text).map_err(|error| damaged(&path, &error))?;
+                // The last look of a run that is given more steps is none of these, and its dead units are not those of the end.
+                if !probes.is_due(line.step) || line.values.contains_key(&Measure::Dead) {
+                    break;
                 }
+                kept += text.len();
+                probes.last = Some(line);
             }
-            folder.storage.cut(&file, kept).with_context(|| unwritable(&path))?;
-            folder.storage.sync(&folder.path).with_context(|| unwritable(&path))?;
-            probes.file = Some(file);
+            held.truncate(kept);
+            probes.lines = Some(Lines::open(folder, path, &held)?);
         }
         Ok(probes)
     }
 
-    /// Whether the model is to be looked at behind a step, and has not been.
+    /// Whether the model is to be looked at after a step, and has not been.
     pub(crate) fn is_due(&self, step: usize) -> bool {
         let is_new = self.last.as_ref().is_none_or(|line| line.step < step);
         self.config.on && is_new && (step.is_multiple_of(self.config.every) || step == self.steps)
     }
 
-    /// Keeps the model that a step is about to change, if it is looked at behind that.
+    /// Keeps the model that a step is about to change, if it is looked at after that.
     pub(crate) fn before(&mut self, step: usize, model: impl FnOnce() -> LanguageModel) {
         self.before = self.is_due(step).then(model);
     }
 
-    /// Looks at a model behind a step.
+    /// Looks at a model after a step.
     pub(crate) fn look(&mut self, step: usize, model: &LanguageModel) -> Result<()> {
         let start = Instant::now();
         let first = self.data.valid_batches(N_WINDOWS).next().context("a validation split has a window")?;
@@ -106,7 +101,7 @@ impl<'a> Probes<'a> {
         self.write(ProbeLine { step, values, silent, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Whether the evaluation behind a step is to count the units that are never active.
+    /// Whether the evaluation after a step is to count the units that are never active.
     pub(crate) fn counts_dead(&self, step: usize) -> bool {
         self.config.on && step == self.steps
     }
@@ -118,21 +113,21 @@ impl<'a> Probes<'a> {
     }
 
     fn write(&mut self, line: ProbeLine) -> Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let text = serde_json::to_string(&line)? + "\n";
-        let written = self.folder.storage.append(file, text.as_bytes());
-        written.with_context(|| unwritable(&self.folder.probes_path()))?;
-        self.last = Some(line);
+        if let Some(lines) = &mut self.lines {
+            lines.write(&line)?;
+            self.last = Some(line);
+        }
         Ok(())
     }
 
     /// Returns when everything is on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
-        let path = self.folder.probes_path();
-        match &self.file {
-            None => Ok(()),
-            Some(_) => self.folder.storage.sync(&path).with_context(|| unwritable(&path)),
-        }
+        self.lines.as_ref().map_or(Ok(()), Lines::sync)
+    }
+
+    /// How far the file is, if there is one.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        self.lines.as_ref().map(Lines::mark)
     }
 }
 
@@ -140,20 +135,3 @@ impl<'a> Probes<'a> {
 fn revived(now: &[usize], then: &[usize]) -> f64 {
     then.iter().filter(|unit| !now.contains(unit)).count() as f64 / then.len() as f64
 }
-
-impl RunFolder {
-    pub(crate) fn probes_path(&self) -> PathBuf {
-        self.path.join(PROBES)
-    }
-
-    /// All lines of `probes.jsonl`; none of a run that was not looked into.
-    ///
-    /// # Errors
-    /// A damaged file.
-    pub fn probes(&self) -> Result<Vec<ProbeLine>> {
-        let path = self.probes_path();
-        if path.exists() { self.lines(&path) } else { Ok(vec![]) }
-    }
-}
-
-pub(crate) const PROBES: &str = "probes.jsonl";

@@ -257,7 +257,7 @@ fn train(
     }
     if ending == Ending::Done {
         save(&result.model, folder)?;
-        folder.set_done(config.train.steps)?;
+        folder.set_done(config)?;
         // What is left over is in nobody's way.
         if let Err(error) = steps.checkpoints.clear(&state) {
             tracing::warn!("{error:#}");

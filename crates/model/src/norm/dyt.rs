@@ -8,7 +8,7 @@ use kernels::Kernels;
 /// `gamma * tanh(alpha * x) + beta` with one alpha for the site. Zhu et al., "Transformers without Normalization", 2025.
 #[derive(Module, Debug)]
 pub struct Dyt {
-    alpha: Param<Tensor<1>>,
+    pub(crate) alpha: Param<Tensor<1>>,
     gamma: Param<Tensor<1>>,
     beta: Param<Tensor<1>>,
 }
@@ -20,11 +20,6 @@ impl Dyt {
             gamma: Initializer::Ones.init([d_model], device),
             beta: Initializer::Zeros.init([d_model], device),
         }
-    }
-
-    /// `[1]`
-    pub(crate) fn alpha(&self) -> Tensor<1> {
-        self.alpha.val()
     }
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.

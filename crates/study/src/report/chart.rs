@@ -60,10 +60,6 @@ impl Chart<'_> {
         if self.curves.iter().all(|curve| curve.points.is_empty()) {
             return "<p>Nothing has been measured yet.</p>\n".into();
         }
-        let mut values = self.curves.iter().flat_map(|curve| &curve.points);
-        if self.is_small && values.all(|point| (point.1, point.3) == (0.0, 0.0)) {
-            return "<p>0 everywhere.</p>\n".into();
-        }
         let mut places = self.curves.iter().flat_map(|curve| curve.points.iter().map(|point| point.0));
         let first = places.next();
         if places.all(|place| Some(place) == first) {

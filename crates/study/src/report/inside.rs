@@ -1,38 +1,30 @@
 //! The part of the page on what goes on inside the models: a chart for each measure of the probes.
 
-use model::{BATCH_SIZES, Measure, Place};
+use model::{Measure, Place};
 use strum::VariantArray;
 
 use super::Curve;
 use super::chart::{Chart, Scale};
 use super::html::table;
 use crate::Comparison;
-use crate::inside::{about, lines, mean};
+use crate::inside::{about, last, lines, of_all_places};
 use crate::plan::Variant;
 use crate::results::{RunResult, StudyResults};
 
 const INSIDE: &str = "Measured on the first windows of the validation split, before the first step, now and then on the way, and after the \
     last step. Line: mean over seeds; band: lowest to highest seed.";
 
-const SUMMARY: &str = "After the last step, averaged over places and seeds.";
+const SUMMARY: &str = "After the last step, averaged over places and the seeds that are done; of batches, the largest.";
 
-fn x_label(place: Place) -> &'static str {
+/// What the places of a measure are called.
+fn name(place: Place) -> &'static str {
     match place {
         Place::Block => "block",
-        Place::Stream => "behind block",
+        Place::Stream => "blocks before (0: the embedding)",
         Place::Norm => "norm site",
         Place::Head => "head",
         Place::BatchSize => "windows in a batch",
         Place::Whole => "",
-    }
-}
-
-/// Where the i-th value of a measure is drawn.
-fn x(place: Place, i: usize) -> f64 {
-    match place {
-        Place::Block | Place::Norm | Place::Head => (i + 1) as f64,
-        Place::Stream | Place::Whole => i as f64,
-        Place::BatchSize => BATCH_SIZES.get(i).copied().unwrap_or(i) as f64,
     }
 }
 
@@ -77,44 +69,37 @@ pub(super) fn section(results: &StudyResults, comparison: &Comparison, legend: &
 /// By place, before the first step and after the last; and by step.
 fn figures(results: &StudyResults, measure: Measure) -> String {
     let place = measure.place();
-    let by_place = |find: &dyn Fn(&RunResult) -> Option<Vec<Option<f64>>>| {
-        curves(results, |run| {
-            let values = find(run).unwrap_or_default().into_iter().enumerate();
-            values.map(|(i, value)| Some((x(place, i), value?))).collect()
-        })
+    let by_place = |values: Option<&Vec<Option<f64>>>| {
+        let point = |(i, value): (usize, &Option<f64>)| Some((place.number(i) as f64, (*value)?));
+        values.into_iter().flatten().enumerate().map(point).collect()
     };
-    let first = by_place(&|run| lines(run, measure).next().filter(|(line, _)| line.step == 0).map(|it| it.1.clone()));
-    let last =
-        by_place(&|run| lines(run, measure).next_back().filter(|(line, _)| line.step > 0).map(|it| it.1.clone()));
-    let over_time = curves(results, |run| {
-        lines(run, measure).map(|(line, values)| Some((line.step as f64, mean(values)?))).collect()
-    });
-    let [first_x, last_x] =
-        [" before the first step", " after the last step"].map(|when| x_label(place).to_string() + when);
-    let has_places = |curves: &&Vec<Curve>| curves.iter().any(|curve| curve.points.len() > 1);
-    let charts = [
-        (Some(&first).filter(has_places), first_x.as_str()),
-        (Some(&last).filter(has_places), &last_x),
-        (
-            Some(&over_time).filter(has_places),
-            if place == Place::Whole { "step" } else { "step, averaged over places" },
-        ),
-    ];
+    let first = |run: &RunResult| {
+        let line = lines(run, measure).next().filter(|(line, _)| line.step == 0);
+        by_place(line.map(|(_, values)| values))
+    };
+    let over_time = |run: &RunResult| {
+        lines(run, measure).map(|(line, values)| Some((line.step as f64, of_all_places(measure, values)?))).collect()
+    };
     let own = about(measure);
-    let draw = |(curves, x_label): (Option<&Vec<Curve>>, &str)| {
-        let curves = curves?;
-        let mut points = curves.iter().flat_map(|curve| &curve.points);
-        let has_log = points.all(|point| point.1 > 0.0);
-        let chart = Chart {
-            label: own.title,
-            x_label,
-            y_label: own.y_label,
-            x_scale: Scale::Linear,
-            has_log,
-            is_small: true,
-            curves,
-        };
-        Some(chart.figure())
+    let draw = |curves: Vec<Curve>, x_label: &str| {
+        let points = || curves.iter().flat_map(|curve| &curve.points);
+        if curves.iter().all(|curve| curve.points.len() < 2) {
+            return String::new();
+        }
+        if points().all(|point| (point.1, point.3) == (0.0, 0.0)) {
+            return format!("<p>0 at every {x_label}.</p>\n");
+        }
+        let has_log = points().all(|point| point.1 > 0.0);
+        let label = format!("{}, by {x_label}", own.title);
+        let (label, y_label) = (label.as_str(), own.y_label);
+        Chart { label, x_label, y_label, x_scale: Scale::Linear, has_log, is_small: true, curves: &curves }.figure()
     };
-    charts.into_iter().filter_map(draw).collect()
+    let time = match place {
+        Place::Whole => "step",
+        Place::BatchSize => "step, in the largest batch",
+        _ => "step, averaged over places",
+    };
+    draw(curves(results, first), &format!("{}, step 0", name(place)))
+        + &draw(curves(results, |run| by_place(last(run, measure))), &format!("{}, after the last step", name(place)))
+        + &draw(curves(results, over_time), time)
 }

@@ -57,7 +57,7 @@ impl Report {
 }
 
 /// Every number of every run of a study, a line each, as CSV: study, variant, seed, step, split, metric, value. The split of what a
-/// probe has found is `probe`, and its metric ends with the number of its place, from 0.
+/// probe has found is `probe`, and its metric ends with the number of its place, as in the report.
 ///
 /// # Errors
 /// A folder that is not a study's, or damaged files.
@@ -87,7 +87,7 @@ pub fn long_table(folder: &Path) -> Result<String> {
                 line.values.iter().flat_map(|(measure, values)| values.iter().enumerate().zip(iter::repeat(measure)));
             for ((place, value), measure) in values {
                 let Some(value) = value else { continue };
-                let metric = format!("{}.{place}", <&str>::from(measure));
+                let metric = format!("{}.{}", <&str>::from(measure), measure.place().number(place));
                 writer.serialize((&results.study.name, variant, seed, line.step, "probe", metric, value))?;
             }
         }
