@@ -3,6 +3,7 @@
 use kernels::Kernels;
 
 use crate::RunConfig;
+use crate::probe::N_WINDOWS;
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -20,7 +21,10 @@ impl RunConfig {
     pub fn memory_bytes(&self, corpus_tokens: usize) -> f64 {
         let (model, train) = (&self.model, &self.train);
         let weights = model.budget(self.vocab_size).params.total() as f64;
-        let tokens = (train.batch_size / train.accumulate * model.seq_len) as f64;
+        let part = train.batch_size / train.accumulate;
+        // A look inside takes gradients of its windows at once.
+        let windows = if self.probe.on { part.max(N_WINDOWS) } else { part };
+        let tokens = (windows * model.seq_len) as f64;
         let in_layers = |width: usize| tokens * (model.n_layers * width) as f64;
         let gates = if model.ffn.is_gated() { 2 } else { 1 };
         let scores = in_layers(model.n_heads * model.seq_len);

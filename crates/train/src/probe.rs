@@ -27,7 +27,7 @@ pub struct ProbeLine {
 }
 
 /// Windows of a look.
-const N_WINDOWS: usize = 8;
+pub(crate) const N_WINDOWS: usize = 8;
 
 /// Looks into a model now and then, always at the first windows of the validation split.
 pub(crate) struct Probes<'a> {

@@ -106,8 +106,12 @@ impl Decoder {
                 push(Measure::Saturated, mean(slope.abs().lower_elem(FLAT).float()));
             }
         });
-        let logits = last.clone().flatten::<2>(0, 1).matmul(self.head());
-        push(Measure::LogitStd, mean((logits.clone() - logits.mean_dim(1)).square().mean_dim(1).sqrt()));
+        // Window by window, for the logits of a large vocabulary are the largest of all.
+        let deviations = (0..windows.len()).map(|i| {
+            let logits = last.clone().narrow(0, i, 1).flatten::<2>(0, 1).matmul(self.head());
+            mean((logits.clone() - logits.mean_dim(1)).square().mean_dim(1).sqrt())
+        });
+        push(Measure::LogitStd, deviations.sum::<f64>() / windows.len() as f64);
         let loss = |last| mean(self.nll_of(last, targets.clone()));
         let whole = loss(last);
         if self.has_batch_statistics() {
