@@ -39,7 +39,7 @@ gpu:
     cargo build --package ablate --no-default-features --features flex,wgpu --target-dir target/wgpu
     bash crates/ablate/tests/fixtures/gpu.sh target/wgpu/debug/ablate
 
-# A study as an array on a real Slurm on this machine, which this installs from Debian; as root (about 4 minutes)
+# A study as an array on a real Slurm on this machine, which this installs from Debian; as root (under 6 minutes)
 slurm:
     cargo build
     bash crates/ablate/tests/fixtures/slurm.sh "${CARGO_TARGET_DIR:-target}/debug/ablate"
