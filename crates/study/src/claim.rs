@@ -8,7 +8,8 @@ use model::Exact;
 use serde::{Deserialize, Serialize};
 use train::{BadFile, ConfigError};
 
-use crate::numbers::percent;
+use crate::inside::{About, about};
+use crate::numbers::{percent, short};
 use crate::overrides::flat;
 use crate::row::Row;
 use crate::stats::{Paired, Verdict};
@@ -59,6 +60,8 @@ pub enum Measure {
     BestRate,
     /// Floating-point operations per token, by count.
     Flops,
+    /// What goes on inside after the last step, averaged over places.
+    Inside(model::Measure),
 }
 
 /// How a variant is expected to stand to the reference.
@@ -181,7 +184,7 @@ impl Claim {
         if claim.claimed.is_some() && !matches!(claim.measure, Some(Perplexity | Speed | Flops)) {
             return Err(wrong("`claimed` has a meaning for perplexity, speed and flops only").into());
         }
-        if matches!(claim.measure, Some(Roughness | Speed | Gap))
+        if matches!(claim.measure, Some(Roughness | Speed | Gap | Inside(_)))
             && claim.expect.values().any(|expectation| *expectation == Expectation::Equivalent)
         {
             return Err(wrong("only perplexity, rates, divergence and flops can be found equivalent").into());
@@ -272,6 +275,11 @@ impl Claim {
             Some(Measure::Gap) => {
                 let (standing, figures) = by_interval(row.gap_difference, |nats| format!("{nats:+.4} nats"));
                 (standing, None, format!("from training to validation {figures} more"))
+            }
+            Some(Measure::Inside(measure)) => {
+                let (standing, figures) = by_interval(row.inside_differences.get(&measure).copied(), short);
+                let About { group, title, y_label, .. } = about(measure);
+                (standing, None, format!("{}: {} {figures} ({y_label})", group.to_lowercase(), title.to_lowercase()))
             }
             Some(Measure::Divergence) => {
                 let standing = match row.n_diverged.cmp(&reference.n_diverged) {

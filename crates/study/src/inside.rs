@@ -1,9 +1,6 @@
 //! What the measures of a probe are called and say, and what runs have of them.
 
-use std::collections::BTreeMap;
-
 use model::{Measure, Place};
-use strum::VariantArray;
 use train::ProbeLine;
 
 use crate::results::RunResult;
@@ -168,9 +165,7 @@ pub(crate) fn of_all_places(measure: Measure, values: &[Option<f64>]) -> Option<
     }
 }
 
-/// Each measure after the last step, averaged over places and the runs that are done.
-pub(crate) fn means(runs: &[RunResult]) -> BTreeMap<Measure, f64> {
-    let of_run = |run: &RunResult, measure| of_all_places(measure, last(run, measure)?);
-    let of_all = |measure| mean(&runs.iter().map(|run| of_run(run, measure)).collect::<Vec<_>>());
-    Measure::VARIANTS.iter().filter_map(|&measure| Some((measure, of_all(measure)?))).collect()
+/// One number for what a run that is done has of a measure after its last step.
+pub(crate) fn in_run(run: &RunResult, measure: Measure) -> Option<f64> {
+    of_all_places(measure, last(run, measure)?)
 }

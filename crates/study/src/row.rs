@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use data::Class;
 use model::Measure;
 use serde::Serialize;
+use strum::VariantArray;
 use train::{OnSpike, State};
 
-use crate::inside::means;
+use crate::inside::in_run;
 use crate::numbers::{grouped, percent_of};
 use crate::plan::Study;
 use crate::results::RunResult;
@@ -78,6 +79,9 @@ pub(crate) struct Row {
     /// What probes have found after the last step, averaged over places and runs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) inside: BTreeMap<Measure, f64>,
+    /// The difference of each to the reference, paired by seed.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) inside_differences: BTreeMap<Measure, Paired>,
 }
 
 impl Row {
@@ -101,6 +105,9 @@ impl Row {
         let lines = runs.iter().filter_map(RunResult::last);
         let kinds: BTreeSet<Class> = lines.flat_map(|line| line.classes.keys().copied()).collect();
         let by_class = |f: &dyn Fn(Class) -> Option<f64>| kinds.iter().filter_map(|&c| Some((c, f(c)?))).collect();
+        fn inside<T>(f: &dyn Fn(Measure) -> Option<T>) -> BTreeMap<Measure, T> {
+            Measure::VARIANTS.iter().filter_map(|&measure| Some((measure, f(measure)?))).collect()
+        }
         let (n_done, n_diverged) = (count(State::Done), count(State::Diverged));
         Row {
             variant: variant.into(),
@@ -142,7 +149,8 @@ impl Row {
                 let all: Option<Vec<f64>> = runs.iter().map(steps).collect();
                 all.and_then(mean)
             },
-            inside: means(runs),
+            inside: inside(&|measure| mean(each(&|run| in_run(run, measure)))),
+            inside_differences: inside(&|measure| pairs(&|run| in_run(run, measure))),
         }
     }
 
