@@ -10,8 +10,14 @@ pub const FOLDER: &str = "experiments";
 
 /// Study files that can be named, with their names.
 pub fn all() -> Vec<(String, PathBuf)> {
-    in_folder(Path::new(FOLDER))
+    let folder = Path::new(FOLDER);
+    let mechanisms = in_folder(&folder.join(MECHANISMS)).into_iter();
+    let mechanisms = mechanisms.map(|(name, path)| (format!("{MECHANISMS}/{name}"), path));
+    in_folder(folder).into_iter().chain(mechanisms).collect()
 }
+
+/// The folder of studies that look inside.
+const MECHANISMS: &str = "mechanisms";
 
 /// The study files of a folder by name.
 pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {

@@ -633,12 +633,17 @@ fn what_goes_on_inside_is_in_every_output() {
     // Nobody has looked into the runs that are there: they are made again.
     place.ok(&["small", "--seeds", "1", "--set", "probe.on=true", "--set", "probe.every=5"]);
     let (page, text) = (report("report.html"), report("report.md"));
-    for title in ["<h2>Inside</h2>", "Gradient of attention", "Effective rank", "behind block after the last step"] {
+    for title in [
+        "<h2>Inside</h2>",
+        "Gradient of attention",
+        "Effective rank of the stream",
+        "blocks before (0: the embedding), after the last step",
+    ] {
         assert!(page.contains(title), "{title}");
     }
     // Nothing of BatchNorm and of DyT, which are not there.
-    assert!(!page.contains("Running means") && !page.contains("alpha</h3>"));
-    assert!(text.contains("| Feed-forward units: Dead (share of units)"), "{text}");
+    assert!(!page.contains("running means") && !page.contains("alpha</h3>"));
+    assert!(text.contains("| Dead units (share of units)"), "{text}");
     let results: Value = serde_json::from_str(&report("results.json")).unwrap();
     assert!(results["rows"][1]["inside"]["stream_rms"].as_f64().unwrap() > 0.0);
     assert!(results["rows"][1]["grad_variation"].as_f64().unwrap() > 0.0);
@@ -649,7 +654,12 @@ fn what_goes_on_inside_is_in_every_output() {
     assert_eq!(of("small,swiglu,0,12,probe,dead."), 1);
     let run = place.path("runs/small/swiglu/seed-0").display().to_string();
     assert!(place.ok(&["rerun", &run, "--verify"]).contains("the same bits"));
-    place.fails(&["small", "--set", "probe.every=0"], 2, "probe.every = 0: must be between 1 and");
+    place.fails(
+        &["small", "--set", "probe.on=true", "--set", "probe.every=0"],
+        2,
+        "probe.every = 0: must be between 1 and",
+    );
+    place.fails(&["small", "--set", "probe.every=5"], 2, "`probe.every` has no effect: only probe.on = true uses it");
     let study = fs::read_to_string(place.path("experiments/small.toml")).unwrap() + "probe.on = true\n";
     fs::write(place.path("experiments/other.toml"), study).unwrap();
     place.fails(&["other"], 2, "`probe.on` is the same for all variants");

@@ -278,8 +278,8 @@ impl Claim {
             }
             Some(Measure::Inside(measure)) => {
                 let (standing, figures) = by_interval(row.inside_differences.get(&measure).copied(), short);
-                let About { group, title, y_label, .. } = about(measure);
-                (standing, None, format!("{}: {} {figures} ({y_label})", group.to_lowercase(), title.to_lowercase()))
+                let About { title, y_label, .. } = about(measure);
+                (standing, None, format!("{} ({y_label}) {figures}", title.to_lowercase()))
             }
             Some(Measure::Divergence) => {
                 let standing = match row.n_diverged.cmp(&reference.n_diverged) {

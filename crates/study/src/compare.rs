@@ -327,6 +327,9 @@ impl Comparison {
         last of the reference's run of the same seed, on straight lines between evaluations, from the first; '-' where a seed never \
         is.";
 
+    pub(crate) const INSIDE: &str = "Inside: on the first 8 windows of the validation split after the last step, averaged over the seeds \
+        that are done and over places: blocks, norms or heads; where batches differ, the largest.";
+
     /// What probes have found after the last step.
     pub(crate) fn inside(&self) -> Option<Table> {
         let header = std::iter::once("inside".to_string()).chain(self.rows.iter().map(|row| row.variant.clone()));
@@ -334,8 +337,8 @@ impl Comparison {
         for &measure in Measure::VARIANTS {
             let means = || self.rows.iter().map(|row| row.inside.get(&measure));
             if means().any(|mean| mean.is_some()) {
-                let About { group, title, y_label, .. } = about(measure);
-                let name = format!("{group}: {title} ({y_label})");
+                let About { title, y_label, .. } = about(measure);
+                let name = format!("{title} ({y_label})");
                 let cells = means().map(|mean| show(mean, |&mean| short(mean)));
                 table.rows.push(std::iter::once(name).chain(cells).collect());
             }

@@ -27,18 +27,18 @@ pub(crate) fn about(measure: Measure) -> About {
         GradDown => (
             GRADIENTS,
             "Gradient of the feed-forward's last matrix",
-            "At the start Post-Norm's is large in the last block whatever the depth, Pre-Norm's falls as 1 over the root of the depth \
-             (Xiong et al., 2020).",
+            "L2 norm over that of each block. With Xavier's initialization the last block's is, at step 0, the same at any depth with Post-Norm, \
+             and falls as 1 over the root of the depth with Pre-Norm (Xiong et al., 2020).",
             "L2 norm",
         ),
         UpdateAttn => (
             GRADIENTS,
             "Update of attention",
-            "Length of one step's change of the matrices, over their own length.",
+            "Length of the change by the last step, over the length of the matrices; it goes with the learning rate.",
             "ratio",
         ),
         UpdateFfn => (GRADIENTS, "Update of the feed-forward", "The same of its matrices.", "ratio"),
-        StreamRms => (STREAM, "Size", "Root mean square of a token's vector.", "root mean square"),
+        StreamRms => (STREAM, "Size of the stream", "Root mean square of a token's vector.", "root mean square"),
         StreamCosine => (
             STREAM,
             "Cosine across a block",
@@ -53,66 +53,79 @@ pub(crate) fn about(measure: Measure) -> About {
         ),
         EffectiveRank => (
             STREAM,
-            "Effective rank (participation ratio)",
+            "Effective rank of the stream (participation ratio)",
             "Directions that tokens spread in, by the participation ratio of their covariance: 1 is a line, d_model all alike.",
             "directions",
         ),
-        DropLoss => (STREAM, "Loss without a block", "What is lost where a block is left out.", "nats per token more"),
+        DropLoss => (
+            STREAM,
+            "Loss without a block",
+            "What is lost where a block is left out. Near 0: the model hardly uses it.",
+            "nats per token more",
+        ),
         NeverActive => (
             UNITS,
-            "Never active",
+            "Units never active",
             "Units whose activation is given no positive number at any token; of a gated feed-forward, the gate's. A ReLU is not trained there; \
              others have a slope below zero.",
             "share of units",
         ),
         Dead => (
             UNITS,
-            "Dead",
+            "Dead units",
             "The same at any token of the whole validation split, after the last step.",
             "share of units",
         ),
         Revived => (
             UNITS,
-            "Revived",
-            "Of the units that were never active at the look before, those that are active again.",
+            "Revived units",
+            "Of the units that were never active at the look before, those that are active again; they may be few.",
             "share of silent units",
         ),
-        Active => (UNITS, "Active", "Pairs of token and unit at which that number is positive.", "share of pairs"),
+        Active => (
+            UNITS,
+            "Active units by token",
+            "Pairs of token and unit at which that number is positive.",
+            "share of pairs",
+        ),
         Saturated => (
             UNITS,
-            "Saturated",
+            "Saturated units by token",
             "Pairs at which the activation's slope is below 0.005 in size: next to no gradient passes through it.",
             "share of pairs",
         ),
         TanhR2 => (
             NORMS,
-            "Fit of a tanh",
+            "Norm as a tanh",
             "R2 of the best a tanh(b x) to what a norm makes of the numbers it is given, before gain and bias: the S-curve of DyT.",
             "R2",
         ),
-        LineR2 => (NORMS, "Fit of a line", "R2 of the best line through the origin to the same pairs.", "R2"),
+        LineR2 => (NORMS, "Norm as a line", "R2 of the best line through the origin to the same pairs.", "R2"),
         InverseStd => (
             NORMS,
-            "1 over the spread of the input",
+            "1 over the spread of a norm's input",
             "1 over the standard deviation of all numbers that a norm is given: what DyT's alpha is said to follow.",
             "1 / standard deviation",
         ),
         Alpha => (NORMS, "DyT's alpha", "One for each site.", "alpha"),
         OnesShare => (
             NORMS,
-            "Share along ones",
+            "Share of a norm's input along ones",
             "Of a token's squared length, along the vector of ones: all that re-centering takes away.",
             "share",
         ),
         RunningMean => (
             BATCHES,
-            "Running means",
+            "BatchNorm's running means",
             "Distance of the batch's means from the running ones, in running standard deviations.",
             "standard deviations",
         ),
-        RunningVariance => {
-            (BATCHES, "Running variances", "|ln| of the batch's variances over the running ones.", "|ln ratio|")
-        }
+        RunningVariance => (
+            BATCHES,
+            "BatchNorm's running variances",
+            "Size of the logarithm of the batch's variances over the running ones.",
+            "log ratio",
+        ),
         EvalLoss => (BATCHES, "Loss by running statistics", "As at evaluation.", "nats per token"),
         TrainLoss => (
             BATCHES,
@@ -123,7 +136,7 @@ pub(crate) fn about(measure: Measure) -> About {
         MateEffect => (
             BATCHES,
             "Effect of batch mates",
-            "How far a token's loss moves when its window shares the batch with others.",
+            "How far a token's loss moves when half of the windows in its batch are others. 0 for any norm that looks at one token.",
             "nats per token",
         ),
         AttnEntropy => (

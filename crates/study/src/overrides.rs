@@ -212,6 +212,11 @@ impl Overlay {
                 return Err(change.error(format!("`{}` has no effect: only model.{user} uses it", change.key)));
             }
         }
+        if !settings.probe.on
+            && let Some(change) = self.applied.iter().find(|change| change.key == "probe.every")
+        {
+            return Err(change.error("`probe.every` has no effect: only probe.on = true uses it"));
+        }
         Ok(settings)
     }
 }

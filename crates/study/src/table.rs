@@ -34,6 +34,13 @@ impl Table {
     }
 
     pub(crate) fn markdown(&self) -> String {
+        // A bar within a cell would end it.
+        let escaped = |cells: &Vec<String>| cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let escaped = Table { header: escaped(&self.header), rows: self.rows.iter().map(escaped).collect() };
+        escaped.markdown_as_is()
+    }
+
+    fn markdown_as_is(&self) -> String {
         let widths = self.widths();
         let rule = widths.iter().enumerate().map(|(i, &width)| match i {
             0 => "-".repeat(width),

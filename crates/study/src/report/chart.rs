@@ -8,7 +8,7 @@ use super::html::escape;
 /// Width and height of a chart, and of a small one.
 const SIZE: (f64, f64) = (760.0, 360.0);
 const SMALL: (f64, f64) = (380.0, 250.0);
-const LEFT: f64 = 58.0;
+const LEFT: f64 = 68.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
@@ -116,7 +116,9 @@ impl Chart<'_> {
             self.x_label,
         );
         let mut draw = |part: String| svg.push_str(&(part + "\n"));
-        for tick in scale.ticks(low, high) {
+        let y_ticks = scale.ticks(low, high);
+        let apart = y_ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
+        for tick in y_ticks {
             let at = y(tick);
             draw(format!(
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
@@ -126,11 +128,12 @@ impl Chart<'_> {
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 LEFT - 8.0,
                 at + 4.0,
-                short(tick)
+                short(tick, apart)
             ));
         }
         let x_ticks = match self.x_scale {
-            Scale::Linear => ticks(x_low, x_high),
+            // Steps, blocks and windows are whole.
+            Scale::Linear => ticks(x_low, x_high).into_iter().filter(|tick| tick.fract() == 0.0).collect(),
             Scale::Log => self.x_scale.ticks(x_low.exp() * 0.999, x_high.exp() * 1.001),
         };
         for tick in x_ticks {
@@ -138,7 +141,7 @@ impl Chart<'_> {
             draw(format!(
                 "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 bottom + 18.0,
-                short(tick)
+                short(tick, 0.1 * tick.abs().max(1e-12))
             ));
         }
         draw(format!(
@@ -208,12 +211,15 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     (0..12).map(|i| (first + f64::from(i)) * step).take_while(|tick| *tick <= high + 1e-9 * step).collect()
 }
 
-/// A tick's number without superfluous digits.
-fn short(value: f64) -> String {
-    // Four digits, and where numbers are small two that count.
-    let digits = (2.0 - value.abs().max(1e-12).log10().floor()).max(4.0) as usize;
+/// A tick's number without superfluous digits, one of some that are so far apart.
+fn short(value: f64, apart: f64) -> String {
+    // Two digits of what lies between them, or one of what rounding has left of zero.
+    let digits = (1.0 - apart.log10().floor()).clamp(0.0, 12.0) as usize;
     let text = format!("{value:.digits$}");
-    text.trim_end_matches('0').trim_end_matches('.').to_string()
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
+        false => text,
+    }
 }
 
 #[cfg(test)]
@@ -223,7 +229,13 @@ mod tests {
     #[test]
     fn ticks_are_round() {
         assert_eq!(ticks(0.0, 800.0), [0.0, 200.0, 400.0, 600.0, 800.0]);
-        assert_eq!(ticks(0.61, 0.93).into_iter().map(short).collect::<Vec<_>>(), ["0.7", "0.8", "0.9"]);
+        assert_eq!(
+            ticks(0.61, 0.93).into_iter().map(|tick| short(tick, 0.1)).collect::<Vec<_>>(),
+            ["0.7", "0.8", "0.9"]
+        );
+        assert_eq!([0.0, 100.0, 20_000.0].map(|tick| short(tick, 100.0)), ["0", "100", "20000"]);
+        let near = ticks(3.87801, 3.87809).into_iter().map(|tick| short(tick, 2e-5)).collect::<Vec<_>>();
+        assert_eq!(near, ["3.87802", "3.87804", "3.87806", "3.87808"]);
     }
 
     #[test]

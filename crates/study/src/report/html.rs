@@ -46,7 +46,7 @@ h1 { margin-bottom: 0; } h2 { margin-top: 2rem; font-size: 1.15rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--faint); }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); }
 .grid { stroke: var(--faint); } .mean { fill: none; stroke-width: 2; } .spread { stroke: none; opacity: .2; }
 figure.chart { margin: 0; } .controls { display: none; font-size: .85rem; } .live .controls { display: block; } .controls label { margin-right: 1rem; white-space: nowrap; }
@@ -143,12 +143,25 @@ fn by_step<'a>(label: &'a str, curves: &'a [Curve]) -> Chart<'a> {
 }
 
 fn series_style(n: usize) -> String {
-    (0..n)
-        .map(|i| {
-            let color = COLORS[i % COLORS.len()];
-            format!(".mean.series{i}, .seed.series{i} {{ stroke: {color}; }} .spread.series{i}, .mark.series{i}, i.series{i} {{ fill: {color}; background: {color}; }}\n")
-        })
-        .collect()
+    let style = |i: usize| {
+        let color = COLORS[i % COLORS.len()];
+        // The colors come again in dashes.
+        let (dashes, swatch) = match i / COLORS.len() {
+            0 => (String::new(), color.to_string()),
+            round => {
+                let gap = 3 * round;
+                (
+                    format!(" stroke-dasharray: 6 {gap};"),
+                    format!("repeating-linear-gradient(90deg, {color} 0 6px, transparent 6px {}px)", 6 + gap),
+                )
+            }
+        };
+        format!(
+            ".mean.series{i}, .seed.series{i} {{ stroke: {color};{dashes} }} .spread.series{i}, .mark.series{i} {{ fill: {color}; }} \
+             i.series{i} {{ background: {swatch}; }}\n"
+        )
+    };
+    (0..n).map(style).collect()
 }
 
 fn legend(study: &Study) -> String {

@@ -11,10 +11,8 @@ use crate::inside::{about, last, lines, of_all_places};
 use crate::plan::Variant;
 use crate::results::{RunResult, StudyResults};
 
-const INSIDE: &str = "Measured on the first windows of the validation split, before the first step, now and then on the way, and after the \
-    last step. Line: mean over seeds; band: lowest to highest seed.";
-
-const SUMMARY: &str = "After the last step, averaged over places and the seeds that are done; of batches, the largest.";
+const INSIDE: &str = "From left to right: at step 0 and after the last step, by place; and by step. Line: mean over seeds; band: lowest to \
+    highest seed.";
 
 /// What the places of a measure are called.
 fn name(place: Place) -> &'static str {
@@ -41,10 +39,13 @@ fn curves(results: &StudyResults, of: impl Fn(&RunResult) -> Vec<Option<(f64, f6
 
 /// The section of the page; nothing where no run was looked into.
 pub(super) fn section(results: &StudyResults, comparison: &Comparison, legend: &str) -> String {
-    let Some(summary) = comparison.inside() else { return String::new() };
+    if results.runs.iter().flatten().all(|run| run.probes.is_empty()) {
+        return String::new();
+    }
     let mut text = format!(
-        "<h2>Inside</h2>\n<p class=\"soft\">{INSIDE}</p>\n{}<p class=\"soft\">{SUMMARY}</p>\n",
-        table(&summary)
+        "<h2>Inside</h2>\n{}<p class=\"soft\">{} {INSIDE}</p>\n",
+        comparison.inside().map_or(String::new(), |means| table(&means)),
+        Comparison::INSIDE
     );
     let mut group = "";
     for &measure in Measure::VARIANTS {
@@ -84,22 +85,30 @@ fn figures(results: &StudyResults, measure: Measure) -> String {
     let draw = |curves: Vec<Curve>, x_label: &str| {
         let points = || curves.iter().flat_map(|curve| &curve.points);
         if curves.iter().all(|curve| curve.points.len() < 2) {
-            return String::new();
+            return None;
         }
         if points().all(|point| (point.1, point.3) == (0.0, 0.0)) {
-            return format!("<p>0 at every {x_label}.</p>\n");
+            return Some(format!("<p>0 at every {x_label}.</p>\n"));
         }
         let has_log = points().all(|point| point.1 > 0.0);
         let label = format!("{}, by {x_label}", own.title);
         let (label, y_label) = (label.as_str(), own.y_label);
-        Chart { label, x_label, y_label, x_scale: Scale::Linear, has_log, is_small: true, curves: &curves }.figure()
+        let chart = Chart { label, x_label, y_label, x_scale: Scale::Linear, has_log, is_small: true, curves: &curves };
+        Some(chart.figure())
     };
     let time = match place {
         Place::Whole => "step",
         Place::BatchSize => "step, in the largest batch",
         _ => "step, averaged over places",
     };
-    draw(curves(results, first), &format!("{}, step 0", name(place)))
-        + &draw(curves(results, |run| by_place(last(run, measure))), &format!("{}, after the last step", name(place)))
-        + &draw(curves(results, over_time), time)
+    let drawn = [
+        draw(curves(results, first), &format!("{}, step 0", name(place))),
+        draw(curves(results, |run| by_place(last(run, measure))), &format!("{}, after the last step", name(place))),
+        draw(curves(results, over_time), time),
+    ];
+    if drawn.iter().all(Option::is_none) {
+        return String::new();
+    }
+    // What is not there keeps its place.
+    drawn.into_iter().map(|chart| chart.unwrap_or("<div></div>\n".into())).collect()
 }

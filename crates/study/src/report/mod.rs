@@ -101,12 +101,11 @@ pub fn long_table(folder: &Path) -> Result<String> {
 /// There is none.
 pub fn folder_of(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
     let named = out.join(study);
-    let folder = if named.is_dir() { named.clone() } else { study.into() };
-    if !folder.is_dir() {
-        let problem = format!("there is no such folder; train the study with `ablate {study}`");
-        return Err(BadFile::new(&named, problem));
-    }
-    Ok(folder)
+    // A study of a folder within `experiments` has its results beside those of the others.
+    let by_file = Path::new(study).file_name().map(|name| out.join(name));
+    let folder = [Some(named.clone()), Some(study.into()), by_file].into_iter().flatten().find(|path| path.is_dir());
+    folder
+        .ok_or_else(|| BadFile::new(&named, format!("there is no such folder; train the study with `ablate {study}`")))
 }
 
 fn markdown(comparison: &Comparison) -> String {
@@ -128,10 +127,12 @@ fn markdown(comparison: &Comparison) -> String {
         comparison.classes(),
         comparison.contributions(),
         comparison.knowledge(),
-        comparison.inside(),
     ];
     for table in details.into_iter().flatten() {
         text += &format!("{}\n", table.markdown());
+    }
+    if let Some(inside) = comparison.inside() {
+        text += &format!("{}\n{}\n\n", inside.markdown(), Comparison::INSIDE);
     }
     text += "Losses are of the whole validation split after the last step, in nats per token; differences are paired by seed.\n";
     text
