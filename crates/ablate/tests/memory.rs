@@ -65,7 +65,7 @@ fn a_run_s_peak_is_as_predicted() {
         &["train.batch_size=32", "model.ffn=swiglu"],
         &["data.tokenizer=gpt2", "train.batch_size=4"],
         &["train.batch_size=32", "model.dropout=0.1"],
-        &["train.batch_size=2", "model.seq_len=256", "probe.on=true"],
+        &["train.batch_size=2", "model.seq_len=64", "probe.on=true"],
     ] {
         let mut config = config(&place, sets);
         config.train.steps = 6;

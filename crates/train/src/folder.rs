@@ -326,8 +326,13 @@ impl RunFolder {
     pub fn probes(&self) -> Result<Vec<ProbeLine>> {
         let path = self.probes_path();
         let is_done = || self.status().is_ok_and(|status| status.is_some_and(|status| status.state == State::Done));
-        let is_expected = self.config()?.probe.on && (path.exists() || is_done());
-        if is_expected { lines(&path) } else { Ok(vec![]) }
+        let RunConfig { probe, train, .. } = self.config()?;
+        if !probe.on || !path.exists() && !is_done() {
+            return Ok(vec![]);
+        }
+        let mut all: Vec<ProbeLine> = lines(&path)?;
+        all.retain(|line| line.is_of(&probe, train.steps));
+        Ok(all)
     }
 
     pub(crate) fn read(&self, name: &str) -> Result<String> {

@@ -26,6 +26,15 @@ pub struct ProbeLine {
     pub seconds: f64,
 }
 
+impl ProbeLine {
+    /// Whether a run of so many steps has this line. One that was given more steps has others too: its last look of before, and the
+    /// units that were dead then. They stay in the file, for the checkpoint of before names what is in it.
+    pub(crate) fn is_of(&self, config: &ProbeConfig, steps: usize) -> bool {
+        let is_dead = self.values.contains_key(&Measure::Dead);
+        self.step == steps || !is_dead && self.step.is_multiple_of(config.every)
+    }
+}
+
 /// Windows of a look.
 pub(crate) const N_WINDOWS: usize = 8;
 
@@ -52,18 +61,13 @@ impl<'a> Probes<'a> {
         let mut probes = Probes { config, steps, data, lines: None, last: None, before: None };
         if is_on {
             let path = folder.probes_path();
-            let mut held = from.map_or_else(|| Ok(vec![]), |mark| mark.read(&path))?;
-            let mut kept = 0;
+            let held = from.map_or_else(|| Ok(vec![]), |mark| mark.read(&path))?;
             for text in held.split_inclusive(|&byte| byte == b'\n') {
                 let line: ProbeLine = serde_json::from_slice(text).map_err(|error| damaged(&path, &error))?;
-                // The last look of a run that is given more steps is none of these, and its dead units are not those of the end.
-                if !probes.is_due(line.step) || line.values.contains_key(&Measure::Dead) {
-                    break;
+                if line.is_of(&probes.config, steps) {
+                    probes.last = Some(line);
                 }
-                kept += text.len();
-                probes.last = Some(line);
             }
-            held.truncate(kept);
             probes.lines = Some(Lines::open(folder, path, &held)?);
         }
         Ok(probes)

@@ -86,7 +86,7 @@ impl Decoder {
         let (mut values, mut units) = (Values::new(), Units::default());
         let mut block = 0;
         let mut streams: Vec<Tensor<3>> = vec![];
-        let mut push = |measure, value| values.entry(measure).or_insert_with(Vec::new).push(value);
+        let mut push = |measure: Measure, value: f64| values.entry(measure).or_default().push(value);
         let last = self.stream(inputs, &mut |tap| match tap {
             Tap::Stream(_, x) => streams.push(x.clone()),
             Tap::Norm(norm, x) => norms::measure(norm, x, self.kernels, &mut push),
@@ -148,7 +148,7 @@ impl Decoder {
     fn batch_statistics(&self, windows: Windows) -> Values {
         let device = &self.devices()[0];
         let mut values = Values::new();
-        let mut push = |measure, value| values.entry(measure).or_insert_with(Vec::new).push(value);
+        let mut push = |measure: Measure, value: f64| values.entry(measure).or_default().push(value);
         let [inputs, targets] = windows.tensors(device);
         self.stream(inputs.clone(), &mut |tap| {
             if let Tap::Norm(Norm::BatchNorm(norm), x) = tap {
