@@ -265,6 +265,13 @@ fn two_hundred_steps_are_the_same_whether_anyone_looks_or_not() {
             // Behind the last look stands what the whole validation split has left silent.
             assert_eq!(steps, (0..=10).map(|i| 20 * i).chain([200]).collect::<Vec<_>>());
             assert_eq!(lines[11].values.keys().collect::<Vec<_>>(), [&Measure::Dead]);
+            // What the first windows have woken is not dead.
+            for ((dead, silent), share) in
+                lines[11].silent.iter().zip(&lines[10].silent).zip(&lines[11].values[&Measure::Dead])
+            {
+                assert!(dead.iter().all(|unit| silent.contains(unit)));
+                assert_eq!(*share, Some(dead.len() as f64 / config.model.d_ff as f64));
+            }
             for line in &lines[..11] {
                 let has = |measure| line.values.contains_key(&measure);
                 let updates = line.values.get(&Measure::UpdateFfn).cloned().unwrap_or_default();

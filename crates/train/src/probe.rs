@@ -139,3 +139,25 @@ impl<'a> Probes<'a> {
 fn revived(now: &[usize], then: &[usize]) -> f64 {
     then.iter().filter(|unit| !now.contains(unit)).count() as f64 / then.len() as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_four_silent_units_three_come_back() {
+        assert_eq!(revived(&[2, 9], &[1, 2, 3, 4]), 0.75);
+        assert!(revived(&[2], &[]).is_nan(), "none can come back");
+    }
+
+    #[test]
+    fn a_run_has_the_lines_of_its_own_schedule() {
+        let line = |step, measure| ProbeLine { step, values: [(measure, vec![])].into(), silent: vec![], seconds: 0.0 };
+        let config = ProbeConfig { on: true, every: 4 };
+        let is_of = |step, measure, steps| line(step, measure).is_of(&config, steps);
+        assert!(is_of(0, Measure::Active, 13) && is_of(12, Measure::Active, 13) && is_of(13, Measure::Active, 13));
+        assert!(is_of(13, Measure::Dead, 13));
+        // Of 13 steps that became 20.
+        assert!(!is_of(13, Measure::Active, 20) && !is_of(13, Measure::Dead, 20) && !is_of(12, Measure::Dead, 20));
+    }
+}
