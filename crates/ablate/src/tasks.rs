@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use disk::lock;
 use serde::{Deserialize, Serialize};
 use study::{Plan, Study, TUNING};
-use train::{BadFile, ConfigError, Display, Ending, RunConfig, RunFolder, ended, read_text, write_whole};
+use train::{BadFile, ConfigError, Display, Ending, RunConfig, RunFolder, ended, planned_text, read_text, write_whole};
 
 use crate::processes::{is_missing, make_room};
 use crate::{processes, stop, train_run, warn};
@@ -150,6 +150,10 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     }
     // Two above the run's: that of the study, or of its tuning runs.
     let place = run.path.ancestors().nth(2).unwrap_or(study_folder);
+    // What is there is not moved away for a run that cannot begin.
+    if run.path.exists() {
+        planned_text(&config)?;
+    }
     make_room(&run, &config, place)?;
     let code = train_run(&config, &run.path, processes::command_line(), Display::Plain, stop)?;
     if let Some(message) = run.status()?.and_then(|status| status.message) {

@@ -306,12 +306,13 @@ fn a_bad_study_file_is_named_with_its_line() {
 #[test]
 fn every_study_that_is_shipped_can_be_planned() {
     let root = fs::canonicalize("../..").unwrap();
-    let studies: Vec<PathBuf> = fs::read_dir(root.join("experiments"))
-        .unwrap()
+    let studies: Vec<PathBuf> = ["experiments", "experiments/mechanisms"]
+        .into_iter()
+        .flat_map(|folder| fs::read_dir(root.join(folder)).unwrap())
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
         .collect();
-    assert!(studies.len() >= 7);
+    assert!(studies.len() >= 20);
     let place = Place::new();
     for study in studies {
         // Studies of texts that have to be fetched are planned on the text at hand.
@@ -832,6 +833,18 @@ fn a_plan_is_run_task_by_task() {
     place.fails(&plan, 2, "--index is not given, and no scheduler has set SLURM_ARRAY_TASK_ID or JOB_COMPLETION_INDEX");
     place.fails(&[&plan[..], &["--index", "4"]].concat(), 2, "--index 4: runs/small/plan.jsonl has 4 runs, from 0");
     let text = fs::read_to_string(place.path("runs/small/plan.jsonl")).unwrap();
+    // A run that is done gives way to none that cannot begin.
+    let corpus = fs::read_to_string(place.path("text.txt")).unwrap();
+    for change in ["once", "again"] {
+        fs::write(place.path("text.txt"), format!("{corpus}{change}")).unwrap();
+        if change == "once" {
+            place.ok(&["plan", "small"]);
+        }
+    }
+    let before = metrics(&place.path("runs/small/swiglu/seed-0"));
+    place.fails(&[&plan[..], &["--index", "1"]].concat(), 5, "corpus `text.txt`");
+    assert_eq!(before, metrics(&place.path("runs/small/swiglu/seed-0")));
+    fs::write(place.path("text.txt"), corpus).unwrap();
     fs::write(place.path("runs/small/plan.jsonl"), text.replace("swiglu/seed-0", "../../away")).unwrap();
     place.fails(
         &[&plan[..], &["--index", "1"]].concat(),

@@ -37,7 +37,7 @@ pub use journal::MetricLine;
 pub use metrics::duration;
 pub use needs::DiskNeeds;
 pub use probe::ProbeLine;
-pub use run::{Display, Ending, Provenance, Refused, ended, refuse_another, run};
+pub use run::{Display, Ending, Provenance, Refused, ended, planned_text, refuse_another, run};
 pub use same::first_difference;
 pub use sample::{Sampling, sample};
 pub use selftest::{Agreement, selftest};

@@ -176,14 +176,11 @@ pub fn refuse_another(folder: &RunFolder, config: &RunConfig) -> Result<(), Refu
     Err(Refused { path: folder.path.clone(), problem })
 }
 
-fn train(
-    config: &RunConfig,
-    folder: &RunFolder,
-    checkpoints: Checkpoints,
-    provenance: Provenance,
-    display: Display,
-    stop: Arc<AtomicBool>,
-) -> Result<Ending> {
+/// The text of a run, which must be the one that it was planned with.
+///
+/// # Errors
+/// It is another now, or cannot be read.
+pub fn planned_text(config: &RunConfig) -> Result<Dataset> {
     let data = Dataset::load(&config.data, config.model.seq_len)?;
     if data.origin.sha256 != config.corpus_sha256 {
         let planned = config.corpus_sha256.clone();
@@ -199,6 +196,18 @@ fn train(
         let found = data.tokenizer.vocab_size();
         return Err(ConfigError(format!("vocab_size = {}: the corpus has {found} token ids", config.vocab_size)).into());
     }
+    Ok(data)
+}
+
+fn train(
+    config: &RunConfig,
+    folder: &RunFolder,
+    checkpoints: Checkpoints,
+    provenance: Provenance,
+    display: Display,
+    stop: Arc<AtomicBool>,
+) -> Result<Ending> {
+    let data = planned_text(config)?;
     let device = config.backend.device()?.autodiff();
     let resumed = checkpoints.newest(|checkpoint| {
         let state = checkpoint.state.clone();
