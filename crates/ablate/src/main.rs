@@ -67,7 +67,7 @@ fn dispatch(command: Command) -> Result<u8> {
             })
         }
         Command::Report(report) => {
-            let folder = study::folder_of(&report.study, &report.out)?;
+            let folder = studies::results(&report.study, &report.out)?;
             let report = study::Report::read(&folder)?;
             print(&format!("{}\n", report.comparison.plain()))?;
             report.write(&folder)?;
@@ -80,7 +80,7 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&format!("{}: {} runs\n", tasks.file().display(), tasks.all.len()))
         }
         Command::Submit(args) => slurm::submit(&args),
-        Command::Status(args) => slurm::status(&study::folder_of(&args.study, &args.out)?),
+        Command::Status(args) => slurm::status(&studies::results(&args.study, &args.out)?),
         Command::List(args) => match &args.folder {
             None => print(&list()?),
             Some(folder) => {
@@ -90,7 +90,7 @@ fn dispatch(command: Command) -> Result<u8> {
             }
         },
         Command::Watch(args) => watch::run(&args),
-        Command::ExportMetrics(args) => print(&study::long_table(&study::folder_of(&args.study, &args.out)?)?),
+        Command::ExportMetrics(args) => print(&study::long_table(&studies::results(&args.study, &args.out)?)?),
         Command::Show(args) => {
             let plan = plan(&args)?;
             print(&format!("{plan}\n"))?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use study::nearest;
-use train::ConfigError;
+use train::{BadFile, ConfigError};
 
 /// The folder where studies are found by name.
 pub const FOLDER: &str = "experiments";
@@ -28,6 +28,17 @@ pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
         .collect();
     files.sort();
     files
+}
+
+/// The folder of a study's results, given by the study's name or file, or by the folder's name below `out` or its path.
+///
+/// # Errors
+/// There is none.
+pub fn results(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
+    // A study's results go by the name of its file, wherever that lies.
+    let file = find(study).ok();
+    let name = file.as_ref().and_then(|file| file.file_stem()?.to_str());
+    study::folder_of(name.unwrap_or(study), out)
 }
 
 /// The file of a study given by name or by path.

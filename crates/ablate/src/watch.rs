@@ -10,7 +10,7 @@ use tiny_http::{Header, Method, Request, Response, Server};
 use train::ConfigError;
 
 use crate::cli::Watch;
-use crate::print;
+use crate::{print, studies};
 
 /// Time between two looks at the folder.
 const EVERY: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOPBACK: [&str; 3] = ["127.0.0.1", "localhost", "[::1]"];
 
 pub fn run(args: &Watch) -> Result<u8> {
-    let folder = study::folder_of(&args.study, &args.out)?;
+    let folder = studies::results(&args.study, &args.out)?;
     // A folder that is no study's is to be known now.
     Report::read(&folder)?;
     let host = args.host.trim_matches(['[', ']']);

@@ -660,10 +660,35 @@ fn what_goes_on_inside_is_in_every_output() {
         2,
         "probe.every = 0: must be between 1 and",
     );
+    let probed = STUDY.to_string() + "[probe]\non = true\nevery = 5\n";
+    fs::write(place.path("experiments/probed.toml"), probed).unwrap();
+    place.ok(&["probed", "--seeds", "1", "--set", "probe.on=false"]);
+    assert!(!place.path("runs/probed/swiglu/seed-0/probes.jsonl").exists());
     place.fails(&["small", "--set", "probe.every=5"], 2, "`probe.every` has no effect: only probe.on = true uses it");
     let study = fs::read_to_string(place.path("experiments/small.toml")).unwrap() + "probe.on = true\n";
     fs::write(place.path("experiments/other.toml"), study).unwrap();
     place.fails(&["other"], 2, "`probe.on` is the same for all variants");
+    // A study in a folder of its own has its results beside those of the others; a wrong path has none.
+    fs::create_dir(place.path("experiments/mechanisms")).unwrap();
+    fs::copy(place.path("experiments/small.toml"), place.path("experiments/mechanisms/small.toml")).unwrap();
+    for study in ["mechanisms/small", "experiments/mechanisms/small.toml", "runs/small", "small"] {
+        assert_eq!(place.ok(&["export-metrics", study]), lines, "{study}");
+    }
+    place.fails(&["report", "elsewhere/small"], 5, "elsewhere/small: there is no such folder");
+}
+
+#[test]
+fn a_study_that_is_being_given_more_steps_is_reported() {
+    let place = Place::new();
+    let study = STUDY.replace("steps = 12", "steps = 12\nmin_lr_factor = 1.0");
+    fs::write(place.path("experiments/small.toml"), &study).unwrap();
+    place.ok(&["small", "--seeds", "1"]);
+    place.ok(&["plan", "small", "--seeds", "1", "--steps", "24"]);
+    place.ok(&["run", "--plan", "runs/small/plan.jsonl", "--index", "1"]);
+    let text = place.ok(&["report", "small"]);
+    assert!(text.contains("baseline: 1 run not finished"), "{text}");
+    place.ok(&["small", "--seeds", "1", "--steps", "24"]);
+    assert!(!place.ok(&["report", "small"]).contains("not finished"));
 }
 
 #[test]
@@ -698,6 +723,15 @@ fn claims_are_answered() {
         2,
         "has `swigl`, and the study no such variant; the nearest is `swiglu`",
     );
+    let inside = text.replace("measure = \"perplexity\"", "measure = { inside = \"logit_std\" }");
+    let inside = inside.replace("train.eval_every", "probe.on = true\ntrain.eval_every").replace("claimed = ", "# ");
+    let unseen = inside.replace("probe.on = true\n", "");
+    assert!(inside != unseen && unseen != text, "{inside}");
+    fs::write(&file, unseen).unwrap();
+    place.fails(&["claims", "f1-swiglu-relu"], 2, "nobody looks there: set probe.on = true");
+    fs::write(&file, inside).unwrap();
+    let answer = place.ok(&["claims", "f1-swiglu-relu"]);
+    assert!(answer.contains("Spread of logits (logits) ") && answer.contains("5 seeds"), "{answer}");
     fs::write(&file, text.replace("measure = ", "exact = \"tanh_form_is_gelu\"\nmeasure = ")).unwrap();
     place.fails(&["claims", "f1-swiglu-relu"], 2, "with `exact` is answered by that");
     place.fails(&["claims", "f1-swiglu"], 2, "there is no claim `f1-swiglu`; the nearest is `f1-swiglu-relu`");

@@ -195,8 +195,12 @@ impl Claim {
     /// Whether the study has the variants that the claim speaks of.
     ///
     /// # Errors
-    /// It lacks one.
+    /// It lacks one, or what is to be measured is not.
     pub fn check(&self, plan: &Plan) -> Result<(), ConfigError> {
+        if matches!(self.measure, Some(Measure::Inside(_))) && !plan.variants[0].config.probe.on {
+            let problem = "[claim] measures what is inside, and nobody looks there: set probe.on = true";
+            return Err(ConfigError(format!("{}: {problem}", plan.study.name)));
+        }
         let names: Vec<String> = plan.study.variants[1..].iter().map(|variant| variant.name.clone()).collect();
         match self.expect.keys().find(|name| !names.contains(name)) {
             Some(name) => Err(ConfigError(format!(
@@ -277,9 +281,10 @@ impl Claim {
                 (standing, None, format!("from training to validation {figures} more"))
             }
             Some(Measure::Inside(measure)) => {
-                let (standing, figures) = by_interval(row.inside_differences.get(&measure).copied(), short);
+                let shown = |number: f64| format!("{}{}", if number > 0.0 { "+" } else { "" }, short(number));
+                let (standing, figures) = by_interval(row.inside_differences.get(&measure).copied(), shown);
                 let About { title, y_label, .. } = about(measure);
-                (standing, None, format!("{} ({y_label}) {figures}", title.to_lowercase()))
+                (standing, None, format!("{title} ({y_label}) {figures}"))
             }
             Some(Measure::Divergence) => {
                 let standing = match row.n_diverged.cmp(&reference.n_diverged) {
@@ -363,7 +368,7 @@ impl Claim {
 /// On which side of zero an interval lies, and the figures.
 fn by_interval(paired: Option<Paired>, number: impl Fn(f64) -> String) -> (Standing, String) {
     let Some(Paired { mean, interval: Some((low, high)), n, .. }) = paired else {
-        return (Standing::Unknown, "cannot be told: too few seeds".into());
+        return (Standing::Unknown, "cannot be told: too few seeds of both have it".into());
     };
     let standing = match (low > 0.0, high < 0.0) {
         (true, _) => Standing::Higher,

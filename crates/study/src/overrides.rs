@@ -212,7 +212,9 @@ impl Overlay {
                 return Err(change.error(format!("`{}` has no effect: only model.{user} uses it", change.key)));
             }
         }
+        let is_set = |key| self.applied.iter().any(|change| change.key == key);
         if !settings.probe.on
+            && !is_set("probe.on")
             && let Some(change) = self.applied.iter().find(|change| change.key == "probe.every")
         {
             return Err(change.error("`probe.every` has no effect: only probe.on = true uses it"));

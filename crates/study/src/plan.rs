@@ -285,6 +285,8 @@ impl Plan {
                     let mut config = RunConfig { seed, ..variant.config.clone() };
                     config.variant = tuning_name(&config.variant, lr);
                     config.train.lr = lr;
+                    // Nobody reads what is inside of these.
+                    config.probe.on = false;
                     runs.push(config);
                 }
             }

@@ -55,6 +55,11 @@ impl StudyResults {
             }
             runs.push(started);
         }
+        // Of a study that is being given more steps there may be runs that have not been given theirs: as if not started.
+        let latest = runs.iter().flatten().max_by_key(|run| run.meta.last_started());
+        if let Some(steps) = latest.map(|run| run.config.train.steps) {
+            runs.iter_mut().for_each(|own: &mut Vec<RunResult>| own.retain(|run| run.config.train.steps == steps));
+        }
         let curve = |variant: &Variant, sweep| RateCurve::read(folder, &variant.name, sweep);
         let curves = study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| curve(own, sweep)));
         let curves = curves.collect::<Result<_>>()?;

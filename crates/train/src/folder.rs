@@ -102,6 +102,11 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// When the run started, or last went on, in seconds since 1970.
+    pub fn last_started(&self) -> u64 {
+        self.resumed.last().map_or(self.started, |resumed| resumed.at)
+    }
+
     /// The commits of the program that made the run, each with the processor.
     pub fn programs(&self) -> impl Iterator<Item = (&str, &str)> {
         let later = self.resumed.iter().map(|resumed| (resumed.commit.as_str(), resumed.cpu.as_str()));

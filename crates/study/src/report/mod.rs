@@ -101,11 +101,12 @@ pub fn long_table(folder: &Path) -> Result<String> {
 /// There is none.
 pub fn folder_of(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
     let named = out.join(study);
-    // A study of a folder within `experiments` has its results beside those of the others.
-    let by_file = Path::new(study).file_name().map(|name| out.join(name));
-    let folder = [Some(named.clone()), Some(study.into()), by_file].into_iter().flatten().find(|path| path.is_dir());
-    folder
-        .ok_or_else(|| BadFile::new(&named, format!("there is no such folder; train the study with `ablate {study}`")))
+    let folder = if named.is_dir() { named.clone() } else { study.into() };
+    if !folder.is_dir() {
+        let problem = format!("there is no such folder; train the study with `ablate {study}`");
+        return Err(BadFile::new(&named, problem));
+    }
+    Ok(folder)
 }
 
 fn markdown(comparison: &Comparison) -> String {
