@@ -37,8 +37,14 @@ pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
 pub fn results(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
     // A study's results go by the name of its file, wherever that lies.
     let file = find(study).ok();
-    let name = file.as_ref().and_then(|file| file.file_stem()?.to_str());
-    study::folder_of(name.unwrap_or(study), out)
+    let study = file.as_ref().and_then(|file| file.file_stem()?.to_str()).unwrap_or(study);
+    let named = out.join(study);
+    let folder = if named.is_dir() { named.clone() } else { study.into() };
+    if !folder.is_dir() {
+        let problem = format!("there is no such folder; train the study with `ablate {study}`");
+        return Err(BadFile::new(&named, problem));
+    }
+    Ok(folder)
 }
 
 /// The file of a study given by name or by path.

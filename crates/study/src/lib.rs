@@ -25,7 +25,7 @@ pub use list::{Order, RunState, list, run_state};
 pub use numbers::grouped;
 pub use overrides::{Override, nearest};
 pub use plan::{Factor, Plan, Study, Sweep, TUNING, Variant, description};
-pub use report::{Report, folder_of, long_table};
+pub use report::{Report, long_table};
 pub use runs::compare;
 pub use settings::{Matching, baseline, default_margin};
 pub use table::Table;

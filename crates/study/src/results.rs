@@ -107,7 +107,8 @@ impl RunResult {
             return Ok(None);
         }
         status.check_metrics(folder)?;
-        let (config, meta, metrics, probes) = (folder.config()?, folder.meta()?, folder.metrics()?, folder.probes()?);
+        let (config, meta, metrics) = (folder.config()?, folder.meta()?, folder.metrics()?);
+        let probes = folder.probes(&config, status.state)?;
         let steps = config.train.steps;
         let is_whole = metrics.last().is_some_and(|line| line.step == steps && line.split == Split::Valid);
         if status.state == State::Done && !is_whole {

@@ -196,7 +196,7 @@ impl Checkpoints {
         }
         let probes = state.probes.as_ref().filter(|_| self.config.probe.on);
         for (mark, path) in [(state.metrics.as_ref(), self.run.metrics_path()), (probes, self.run.probes_path())] {
-            mark.map_or(Ok(vec![]), |mark| mark.read(&path))?;
+            mark.map(|mark| mark.read(&path)).transpose()?;
         }
         let model = ModuleRecord::from_bytes(Bytes::from_bytes_vec(file(MODEL)?)).map_err(|e| damaged(&folder, &e))?;
         Ok(Checkpoint { model, optimizer: Bytes::from_bytes_vec(file(OPTIMIZER)?), state })

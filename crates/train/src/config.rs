@@ -55,6 +55,13 @@ pub struct ProbeConfig {
     pub every: usize,
 }
 
+impl ProbeConfig {
+    /// Whether a run of so many steps looks after this one.
+    pub(crate) fn looks_after(&self, step: usize, steps: usize) -> bool {
+        self.on && (step.is_multiple_of(self.every) || step == steps)
+    }
+}
+
 /// What to do with a training loss that leaps out of those before it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantArray, Serialize, Deserialize,

@@ -2,9 +2,9 @@
 
 use burn::optim::GradientsParams;
 use data::Batch;
-use model::is_finite;
+use model::{is_finite, named};
 
-use crate::learner::{LanguageModel, named};
+use crate::learner::LanguageModel;
 
 /// The first tensor of a step that holds NaN or infinity, in words: a weight before the step, then what the model makes of each
 /// part of the batch on the way to the loss, then a gradient on the way back.
@@ -13,7 +13,7 @@ pub(crate) fn first_not_finite(
     mut parts: impl Iterator<Item = Batch>,
     grads: &GradientsParams,
 ) -> Option<String> {
-    let all = named(model, grads);
+    let all = named(&model.decoder, grads);
     if let Some(wrong) = all.iter().find(|param| !is_finite(param.weights.clone())) {
         return Some(format!("the weights {}", wrong.path));
     }

@@ -23,7 +23,7 @@ use crate::config::OnSpike;
 use crate::diverged::first_not_finite;
 use crate::evaluate::{BATCH_SIZE, evaluate};
 use crate::journal::{Journal, MetricLine};
-use crate::learner::{LanguageModel, Report, Unread, compute, gradients, learner, update};
+use crate::learner::{LanguageModel, Report, Unread, gradients, learner, unread_step, update};
 use crate::probe::Probes;
 use crate::records::Outlet;
 use crate::{Ending, RunConfig, RunFolder, State};
@@ -82,9 +82,7 @@ impl StepLoop {
     fn warm_up(&self) {
         let mut learner = learner(&self.config, &self.device);
         let batch = self.data.train_batch(self.config.seed, 1, self.config.train.batch_size);
-        let (grads, unread) =
-            compute(&learner, &batch, &self.config).clipped_unread(&learner.model(), self.config.train.grad_clip);
-        update(&mut learner, Some(grads));
+        let (unread, _) = unread_step(&mut learner, &batch, &self.config);
         Unread::read(&[unread]);
     }
 
@@ -184,11 +182,8 @@ impl Running<'_> {
         self.of.seed_dropout(step);
         self.probes.before(step, || self.learner.model());
         if self.of.read_every() > 1 {
-            let computed = compute(self.learner, &batch, &self.of.config);
-            let (grads, unread) = computed.clipped_unread(&self.learner.model(), train.grad_clip);
-            let lr = update(self.learner, Some(grads));
+            self.unread.push(unread_step(self.learner, &batch, &self.of.config));
             self.state.step = step;
-            self.unread.push((unread, lr));
             return if self.unread.len() < self.of.read_every() { Ok(None) } else { self.read() };
         }
         let (report, grads, norm) = gradients(self.learner, &batch, &self.of.config);

@@ -317,26 +317,25 @@ impl RunFolder {
     /// # Errors
     /// A missing or damaged file.
     pub fn metrics(&self) -> Result<Vec<MetricLine>> {
-        lines(&self.metrics_path())
+        Ok(lines(&self.metrics_path())?)
     }
 
     pub(crate) fn probes_path(&self) -> PathBuf {
         self.path.join(PROBES)
     }
 
-    /// All lines of `probes.jsonl`; none of a run that is not looked into, or has only begun.
+    /// All lines of `probes.jsonl` of a run of this config and state; none of one that is not looked into, or has only begun.
     ///
     /// # Errors
     /// A damaged file, or one that a run that is done has lost.
-    pub fn probes(&self) -> Result<Vec<ProbeLine>> {
+    pub fn probes(&self, config: &RunConfig, state: State) -> Result<Vec<ProbeLine>> {
+        let RunConfig { probe, train, .. } = config;
         let path = self.probes_path();
-        let is_done = || self.status().is_ok_and(|status| status.is_some_and(|status| status.state == State::Done));
-        let RunConfig { probe, train, .. } = self.config()?;
-        if !probe.on || !path.exists() && !is_done() {
+        if !probe.on || state != State::Done && !path.exists() {
             return Ok(vec![]);
         }
         let mut all: Vec<ProbeLine> = lines(&path)?;
-        all.retain(|line| line.is_of(&probe, train.steps));
+        all.retain(|line| line.is_of(probe, train.steps));
         Ok(all)
     }
 
@@ -351,13 +350,16 @@ impl RunFolder {
 }
 
 /// Every line of a file of JSON; a last one that was cut short is left out.
-fn lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+fn lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, BadFile> {
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
-        return Err(BadFile::new(path, "is not a regular file").into());
+        return Err(BadFile::new(path, "is not a regular file"));
     }
-    let file = File::open(path).map_err(|error| missing(path, error))?;
+    read_lines(path, BufReader::new(File::open(path).map_err(|error| missing(path, error))?))
+}
+
+/// The same of what is read of a file.
+pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path, mut reader: impl BufRead) -> Result<Vec<T>, BadFile> {
     let mut lines = vec![];
-    let mut reader = BufReader::new(file);
     let mut text = String::new();
     while reader.read_line(&mut text).map_err(|error| damaged(path, &error))? > 0 {
         if text.ends_with('\n') {

@@ -260,7 +260,7 @@ fn two_hundred_steps_are_the_same_whether_anyone_looks_or_not() {
             config.probe.every = 20;
             let name = format!("{}-{}", <&str>::from(norm), <&str>::from(kernels));
             let probed = place.finish(&name, &config);
-            let lines = probed.probes().unwrap();
+            let lines = probed.probes(&config, State::Done).unwrap();
             let steps: Vec<usize> = lines.iter().map(|line| line.step).collect();
             // Behind the last look stands what the whole validation split has left silent.
             assert_eq!(steps, (0..=10).map(|i| 20 * i).chain([200]).collect::<Vec<_>>());
@@ -281,7 +281,7 @@ fn two_hundred_steps_are_the_same_whether_anyone_looks_or_not() {
             }
             config.probe.on = false;
             let alone = place.finish(&(name + "-alone"), &config);
-            assert!(alone.probes().unwrap().is_empty());
+            assert!(alone.probes(&config, State::Done).unwrap().is_empty());
             fs::copy(alone.path.join("config.toml"), probed.path.join("config.toml")).unwrap();
             assert_eq!(first_difference(&probed, &alone).unwrap(), None, "{norm:?}, {kernels:?}");
         }

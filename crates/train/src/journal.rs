@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use blake3::Hasher;
 use data::{Class, Split};
 use disk::Storage;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::events::{EventsFile, now};
-use crate::folder::{read_file, unwritable};
+use crate::folder::{read_file, read_lines, unwritable};
 use crate::{BadFile, RunConfig, RunFolder};
 
 /// One line of `metrics.jsonl`. Losses are in nats per token.
@@ -71,18 +72,20 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// What a file held at the mark.
+    /// What a file held at the mark, and its hash.
     ///
     /// # Errors
     /// It holds something else now.
-    pub(crate) fn read(&self, path: &Path) -> Result<Vec<u8>, BadFile> {
+    pub(crate) fn read(&self, path: &Path) -> Result<(Vec<u8>, Hasher), BadFile> {
+        let mut hash = Hasher::new();
         let mut bytes = read_file(path)?;
         if let Ok(n) = usize::try_from(self.bytes)
             && n <= bytes.len()
         {
             bytes.truncate(n);
-            if blake3::hash(&bytes).to_string() == self.blake3 {
-                return Ok(bytes);
+            hash.update(&bytes);
+            if hash.finalize().to_string() == self.blake3 {
+                return Ok((bytes, hash));
             }
         }
         Err(BadFile::new(path, format!("its first {} bytes are not those that the run wrote", self.bytes)))
@@ -99,19 +102,23 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// A file that holds this and no more.
+    /// An empty file; of a run that goes on, one that holds what was written up to a mark, and that.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub(crate) fn open(folder: &RunFolder, path: PathBuf, held: &[u8]) -> Result<Self> {
+    /// It cannot be written, or does not hold any more what it held at the mark.
+    pub(crate) fn open<T: DeserializeOwned>(
+        folder: &RunFolder,
+        path: PathBuf,
+        from: Option<&Mark>,
+    ) -> Result<(Self, Vec<T>)> {
         let storage = folder.storage.clone();
+        let (held, hash) = from.map_or_else(|| Ok((vec![], Hasher::new())), |mark| mark.read(&path))?;
+        let lines = read_lines(&path, held.as_slice())?;
         let file = disk::open_to_append(&path).with_context(|| unwritable(&path))?;
-        storage.cut(&file, held.len() as u64).with_context(|| unwritable(&path))?;
+        storage.cut(&file, hash.count()).with_context(|| unwritable(&path))?;
         // A checkpoint that names what is in a file is worth nothing without the file.
         storage.sync(&folder.path).with_context(|| unwritable(&path))?;
-        let mut hash = Hasher::new();
-        hash.update(held);
-        Ok(Lines { storage, path, file, hash })
+        Ok((Lines { storage, path, file, hash }, lines))
     }
 
     pub(crate) fn write(&mut self, line: &impl Serialize) -> Result<()> {
@@ -144,14 +151,12 @@ impl Journal {
     /// # Errors
     /// A file that cannot be written, or does not hold any more what it held at the mark.
     pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>) -> Result<Self> {
-        let path = folder.metrics_path();
-        let held = from.map_or_else(|| Ok(vec![]), |mark| mark.read(&path))?;
-        let metrics = Lines::open(folder, path, &held)?;
+        let (metrics, held) = Lines::open::<MetricLine>(folder, folder.metrics_path(), from)?;
         let mut events = EventsFile::create(folder, config)?;
         if from.is_some() {
             let started = folder.meta()?.started as f64;
             let mut seconds = 0.0;
-            for line in folder.metrics()? {
+            for line in held {
                 seconds += line.seconds;
                 events.scalars(started + seconds, line.step, &scalars(&line))?;
             }

@@ -286,6 +286,13 @@ pub(crate) fn gradients(
     (report, grads, norm)
 }
 
+/// A step whose numbers nobody has looked at, with its learning rate.
+pub(crate) fn unread_step(learner: &mut Learner<LanguageModel>, batch: &Batch, config: &RunConfig) -> (Unread, f64) {
+    let computed = compute(learner, batch, config);
+    let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
+    (unread, update(learner, Some(grads)))
+}
+
 /// A step of the schedule and, if there are gradients, of the optimizer. Returns the learning rate.
 pub(crate) fn update(learner: &mut Learner<LanguageModel>, grads: Option<GradientsParams>) -> f64 {
     learner.lr_step();
@@ -372,40 +379,6 @@ impl ModuleVisitor for Moments {
             self.wrong = Some(format!("it lacks the moments of a parameter of shape {:?}", param.val().shape()));
         }
     }
-}
-
-/// A parameter, its path in the decoder, and its gradient if it has one; the numbers of both in a row.
-pub(crate) struct Named {
-    pub(crate) path: String,
-    pub(crate) weights: Tensor<1>,
-    pub(crate) grad: Option<Tensor<1>>,
-}
-
-/// Every parameter in the order of the forward pass.
-pub(crate) fn named(model: &LanguageModel, grads: &GradientsParams) -> Vec<Named> {
-    struct Names<'a> {
-        path: Vec<String>,
-        grads: &'a GradientsParams,
-        all: Vec<Named>,
-    }
-    impl ModuleVisitor for Names<'_> {
-        fn enter_module(&mut self, name: &str, _container: &str) {
-            self.path.push(name.into());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let weights = param.val().flatten(0, D - 1);
-            let grad = self.grads.get::<D>(param.id).map(|grad| grad.flatten(0, D - 1));
-            self.all.push(Named { path: self.path.join("."), weights, grad });
-        }
-    }
-    let mut names = Names { path: vec![], grads, all: vec![] };
-    model.decoder.visit(&mut names);
-    names.all
 }
 
 struct Squares<'a> {
@@ -524,10 +497,7 @@ mod tests {
         let looked: Vec<(f64, f64)> = (1..=10).map(|n| step(&mut seen, batch(n), &config)).collect();
         let mut unread = vec![];
         for n in 1..=10 {
-            let computed = compute(&unseen, &batch(n), &config);
-            let (grads, last) = computed.clipped_unread(&unseen.model(), config.train.grad_clip);
-            update(&mut unseen, Some(grads));
-            unread.push(last);
+            unread.push(unread_step(&mut unseen, &batch(n), &config).0);
         }
         let read = Unread::read(&unread);
         assert!(looked.iter().any(|(_, norm)| *norm > 0.5), "something is clipped: {looked:?}");

@@ -8,7 +8,6 @@ use data::{Batch, Dataset};
 use model::{Measure, Units, Windows, updates};
 use serde::{Deserialize, Serialize};
 
-use crate::folder::damaged;
 use crate::journal::{Lines, Mark};
 use crate::learner::LanguageModel;
 use crate::{ProbeConfig, RunConfig, RunFolder};
@@ -31,7 +30,7 @@ impl ProbeLine {
     /// units that were dead then. They stay in the file, for the checkpoint of before names what is in it.
     pub(crate) fn is_of(&self, config: &ProbeConfig, steps: usize) -> bool {
         let is_dead = self.values.contains_key(&Measure::Dead);
-        self.step == steps || !is_dead && self.step.is_multiple_of(config.every)
+        if is_dead { self.step == steps } else { config.looks_after(self.step, steps) }
     }
 }
 
@@ -61,14 +60,9 @@ impl<'a> Probes<'a> {
         let mut probes = Probes { config, steps, data, lines: None, last: None, before: None };
         if is_on {
             let path = folder.probes_path();
-            let held = from.map_or_else(|| Ok(vec![]), |mark| mark.read(&path))?;
-            for text in held.split_inclusive(|&byte| byte == b'\n') {
-                let line: ProbeLine = serde_json::from_slice(text).map_err(|error| damaged(&path, &error))?;
-                if line.is_of(&probes.config, steps) {
-                    probes.last = Some(line);
-                }
-            }
-            probes.lines = Some(Lines::open(folder, path, &held)?);
+            let (lines, held) = Lines::open(folder, path, from)?;
+            probes.last = held.into_iter().rfind(|line: &ProbeLine| line.is_of(&probes.config, steps));
+            probes.lines = Some(lines);
         }
         Ok(probes)
     }
@@ -76,7 +70,7 @@ impl<'a> Probes<'a> {
     /// Whether the model is to be looked at after a step, and has not been.
     pub(crate) fn is_due(&self, step: usize) -> bool {
         let is_new = self.last.as_ref().is_none_or(|line| line.step < step);
-        self.config.on && is_new && (step.is_multiple_of(self.config.every) || step == self.steps)
+        is_new && self.config.looks_after(step, self.steps)
     }
 
     /// Keeps the model that a step is about to change, if it is looked at after that.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use safetensors::tensor::SafeTensors;
 
 use crate::folder::read_file;
-use crate::{BadFile, MetricLine, ProbeLine, RunFolder};
+use crate::{BadFile, MetricLine, ProbeLine, RunFolder, State};
 
 /// The first thing in which two finished runs differ, but for the time they took; `None` if there is nothing.
 ///
@@ -23,7 +23,8 @@ pub fn first_difference(a: &RunFolder, b: &RunFolder) -> Result<Option<String>> 
         return Ok(Some(format!("metrics.jsonl: {} lines against {}", ours.len(), theirs.len())));
     }
     let seen = |folder: &RunFolder| -> Result<Vec<ProbeLine>> {
-        Ok(folder.probes()?.into_iter().map(|line| ProbeLine { seconds: 0.0, ..line }).collect())
+        let lines = folder.probes(&folder.config()?, State::Done)?;
+        Ok(lines.into_iter().map(|line| ProbeLine { seconds: 0.0, ..line }).collect())
     };
     let (ours, theirs) = (seen(a)?, seen(b)?);
     if ours != theirs {

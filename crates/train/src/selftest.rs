@@ -6,10 +6,10 @@ use anyhow::Result;
 use burn::tensor::{Device, Tensor};
 use data::Batch;
 use kernels::Kernels;
-use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position};
+use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position, named};
 use random::{below, stream};
 
-use crate::learner::{Unread, compute, learner, named, update};
+use crate::learner::{Unread, compute, learner, update};
 use crate::operations::{normal, operations};
 use crate::{Backend, RunConfig, TrainConfig};
 
@@ -122,7 +122,7 @@ fn train(config: &RunConfig, device: &Device) -> (BTreeMap<String, Vec<f64>>, Ve
         let computed = compute(&learner, &batch(config, step), config);
         let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
         if step == 0 {
-            let of_params = named(&learner.model(), &grads).into_iter();
+            let of_params = named(&learner.model().decoder, &grads).into_iter();
             first = of_params.filter_map(|p| Some((format!("gradient of {}", p.path), numbers(p.grad?)))).collect();
         }
         pending.push(unread);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
 use crate::RunConfig;
-use crate::learner::{LanguageModel, Unread, compute, gradients, learner, update};
+use crate::learner::{LanguageModel, Unread, gradients, learner, unread_step, update};
 
 /// A run without a folder, a dashboard or an evaluation.
 pub struct Stepper {
@@ -58,10 +58,7 @@ impl Stepper {
                 update(&mut self.learner, Some(grads));
             } else {
                 // As in a run, which does not wait for each step.
-                let computed = compute(&self.learner, &batch, &self.config);
-                let (grads, last) = computed.clipped_unread(&self.learner.model(), self.config.train.grad_clip);
-                update(&mut self.learner, Some(grads));
-                pending = Some(last);
+                pending = Some(unread_step(&mut self.learner, &batch, &self.config).0);
             }
             turn.seconds.push(start.elapsed().as_secs_f64());
         }

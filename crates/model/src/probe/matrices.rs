@@ -1,69 +1,42 @@
 //! The matrices of the blocks, their gradients and their changes.
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
 
 use super::{Measure, Values, square};
-use crate::Decoder;
+use crate::{Decoder, Named, named};
 
-/// Matrices of the blocks, or their gradients, as rows of numbers under their paths.
-pub(super) struct Matrices<'a> {
-    grads: Option<&'a Gradients>,
-    path: Vec<String>,
-    all: Vec<(String, Tensor<1>)>,
-}
-
-impl<'a> Matrices<'a> {
-    pub(super) fn of(decoder: &Decoder, grads: Option<&'a Gradients>) -> Self {
-        let mut matrices = Matrices { grads, path: vec![], all: vec![] };
-        decoder.visit(&mut matrices);
-        matrices
-    }
-
-    /// L2 norm over those of a part of each block.
-    pub(super) fn lengths(&self, n_blocks: usize, part: &str) -> Vec<f64> {
-        let mut squares = vec![0.0; n_blocks];
-        for (path, numbers) in &self.all {
-            if let Some((block, rest)) = path.split_once('.')
-                && rest.starts_with(part)
-            {
-                let block: usize = block.parse().expect("blocks are numbered");
-                squares[block] += square(numbers.clone());
-            }
+/// L2 norm over what `of` takes of the matrices of a part, `attn.` or `ffn.` or one of theirs, block by block.
+fn lengths(all: &[Named], n_blocks: usize, part: &str, of: impl Fn(usize, &Named) -> Tensor<1>) -> Vec<f64> {
+    let mut squares = vec![0.0; n_blocks];
+    for (i, own) in all.iter().enumerate() {
+        if let Some((block, rest)) = own.path.strip_prefix("blocks.").and_then(|path| path.split_once('.'))
+            && rest.starts_with(part)
+            && rest.ends_with(".weight")
+        {
+            let block: usize = block.parse().expect("blocks are numbered");
+            squares[block] += square(of(i, own));
         }
-        squares.into_iter().map(f64::sqrt).collect()
     }
+    squares.into_iter().map(f64::sqrt).collect()
 }
 
-impl ModuleVisitor for Matrices<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let path = self.path.join(".");
-        let Some(path) = path.strip_prefix("blocks.").filter(|_| D == 2) else { return };
-        let numbers = match self.grads {
-            Some(grads) => param.val().grad(grads).expect("every matrix has a gradient"),
-            None => param.val().inner(),
-        };
-        self.all.push((path.into(), numbers.flatten(0, D - 1)));
-    }
+/// [`Measure::GradAttn`] and those of the feed-forward.
+pub(super) fn gradients(decoder: &Decoder, grads: &GradientsParams) -> Values {
+    let all = named(decoder, grads);
+    let grad = |_, own: &Named| own.grad.clone().expect("every matrix has a gradient");
+    let parts = [(Measure::GradAttn, "attn."), (Measure::GradFfn, "ffn."), (Measure::GradDown, "ffn.down.")];
+    parts.map(|(measure, part)| (measure, lengths(&all, decoder.blocks.len(), part, grad))).into()
 }
 
 /// [`Measure::UpdateAttn`] and [`Measure::UpdateFfn`] of a step that has made one model of the other.
 pub fn updates(before: &Decoder, after: &Decoder) -> Values {
-    let (old, mut change) = (Matrices::of(before, None), Matrices::of(after, None));
-    for ((_, new), (_, old)) in change.all.iter_mut().zip(&old.all) {
-        *new = new.clone() - old.clone();
-    }
+    let [old, new] = [before, after].map(|decoder| named(decoder, &GradientsParams::new()));
+    let weights = |own: &Named| own.weights.clone().inner();
     let ratios = |part| {
-        let lengths = |matrices: &Matrices| matrices.lengths(before.blocks.len(), part);
-        lengths(&change).into_iter().zip(lengths(&old)).map(|(change, old)| change / old).collect()
+        let lengths = |of: &dyn Fn(usize, &Named) -> Tensor<1>| lengths(&old, before.blocks.len(), part, of);
+        let changes = lengths(&|i, own| weights(&new[i]) - weights(own));
+        changes.into_iter().zip(lengths(&|_, own| weights(own))).map(|(change, old)| change / old).collect()
     };
     [(Measure::UpdateAttn, "attn."), (Measure::UpdateFfn, "ffn.")].map(|(measure, part)| (measure, ratios(part))).into()
 }

@@ -10,6 +10,7 @@ mod units;
 use std::collections::BTreeMap;
 
 use burn::module::Module;
+use burn::optim::GradientsParams;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub use matrices::updates;
@@ -17,8 +18,7 @@ pub use measure::{Measure, Place};
 pub use units::Units;
 
 use crate::attention::Attention;
-use crate::{Decoder, FeedForward, Norm};
-use matrices::Matrices;
+use crate::{Decoder, FeedForward, Norm, is_finite};
 use measure::BATCH_SIZES;
 
 /// The values of each measure, in the order of its places. Not a number where one is not defined.
@@ -126,9 +126,13 @@ impl Decoder {
         for (block, pair) in streams.windows(2).enumerate() {
             let [before, after] = [&pair[0], &pair[1]];
             let [product, change] = [before.clone() * after.clone(), after.clone() - before.clone()];
-            let length = |x: &Tensor<3>| x.clone().square().sum_dim(2).sqrt();
-            push(Measure::StreamCosine, mean(finite(product.sum_dim(2) / (length(before) * length(after)), pair)));
-            push(Measure::Contribution, mean(finite(length(&change) / length(before), pair)));
+            let [before_length, after_length, change] =
+                [before, after, &change].map(|x| x.clone().square().sum_dim(2).sqrt());
+            // Where a square overflows, something finite over infinity would be zero.
+            let is_sound = is_finite(before_length.clone()) && is_finite(after_length.clone());
+            let sound = |x: Tensor<3>| if is_sound { mean(x) } else { f64::NAN };
+            push(Measure::StreamCosine, sound(product.sum_dim(2) / (before_length.clone() * after_length)));
+            push(Measure::Contribution, sound(change / before_length));
             push(Measure::DropLoss, loss(self.blocks_from(block + 1, before.clone(), &mut |_| {})) - whole);
         }
         values.insert(Measure::NeverActive, units.never_active());
@@ -139,9 +143,7 @@ impl Decoder {
     fn gradients(&self, windows: Windows) -> Values {
         let [inputs, targets] = windows.tensors(&self.devices()[0]);
         let grads = self.nll(inputs, targets).mean().backward();
-        let grads = Matrices::of(self, Some(&grads));
-        let parts = [(Measure::GradAttn, "attn."), (Measure::GradFfn, "ffn."), (Measure::GradDown, "ffn.down.")];
-        parts.map(|(measure, part)| (measure, grads.lengths(self.blocks.len(), part))).into()
+        matrices::gradients(self, &GradientsParams::from_grads(grads, self))
     }
 
     /// What statistics of a batch do in training.
@@ -202,12 +204,6 @@ fn mean<const D: usize>(x: Tensor<D>) -> f64 {
 
 fn square<const D: usize>(x: Tensor<D>) -> f64 {
     sum(x.square())
-}
-
-/// Not numbers, where a square of what x was made of overflows: something finite over infinity would be zero.
-fn finite(x: Tensor<3>, of: &[Tensor<3>]) -> Tensor<3> {
-    let overflows = of.iter().any(|x| !square(x.clone()).is_finite());
-    if overflows { x * f32::NAN } else { x }
 }
 
 /// [`Measure::EffectiveRank`] of the rows of x: the trace of their covariance C, squared, over that of C C.

@@ -5,12 +5,12 @@ mod html;
 mod inside;
 
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use data::Split;
 use serde::Serialize;
-use train::{BadFile, State, write_whole};
+use train::{State, write_whole};
 
 use crate::Comparison;
 use crate::plan::Variant;
@@ -93,20 +93,6 @@ pub fn long_table(folder: &Path) -> Result<String> {
         }
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
-}
-
-/// The folder of a study's results, given by its name below `out` or by its path.
-///
-/// # Errors
-/// There is none.
-pub fn folder_of(study: &str, out: &Path) -> Result<PathBuf, BadFile> {
-    let named = out.join(study);
-    let folder = if named.is_dir() { named.clone() } else { study.into() };
-    if !folder.is_dir() {
-        let problem = format!("there is no such folder; train the study with `ablate {study}`");
-        return Err(BadFile::new(&named, problem));
-    }
-    Ok(folder)
 }
 
 fn markdown(comparison: &Comparison) -> String {
