@@ -7,11 +7,19 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use study::{Answer, Claim, Finding, Plan, Report, Table, nearest};
+use train::format::stamped;
 use train::{Backend, ConfigError, write_whole};
 
 use crate::cli::{Budget, Claims, How};
 use crate::processes::{self, Outcome};
 use crate::{print, studies};
+
+/// `claims.json`
+#[derive(Serialize)]
+struct Answers<'a> {
+    budget: &'static str,
+    claims: &'a [Answered],
+}
 
 /// A claim that was answered.
 #[derive(Serialize)]
@@ -54,7 +62,8 @@ pub fn run(args: &Claims) -> Result<u8> {
         let Claim { statement, source, paper, .. } = claim;
         all.push(Answered { name, statement, source, paper, finding, seconds: start.elapsed().as_secs_f64() });
         write_whole(&answers, &markdown(&all, budget))?;
-        write_whole(&answers.with_extension("json"), &(serde_json::to_string_pretty(&all)? + "\n"))?;
+        let json = serde_json::to_string_pretty(&stamped(&Answers { budget, claims: &all }))?;
+        write_whole(&answers.with_extension("json"), &(json + "\n"))?;
     }
     let mut table = Table::new(&["claim", "answer", "seconds"]);
     for Answered { name, finding, seconds, .. } in &all {

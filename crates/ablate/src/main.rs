@@ -6,6 +6,7 @@ mod claims;
 mod cli;
 mod corpora;
 mod devices;
+mod inventory;
 mod processes;
 mod rerun;
 mod resources;
@@ -20,7 +21,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -39,6 +40,11 @@ use processes::Outcome;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Before there is another thread: threads inherit it.
+    kernels::flush_denormals();
+    if let Err(error) = stop::fail_on_large_files() {
+        warn(&format!("ablate: {error}"));
+    }
     let command = Cli::read().command;
     // A panic is an internal error, whose code is 1.
     match std::panic::catch_unwind(|| dispatch(command)) {
@@ -71,10 +77,12 @@ fn dispatch(command: Command) -> Result<u8> {
             let report = study::Report::read(&folder)?;
             print(&format!("{}\n", report.comparison.plain()))?;
             report.write(&folder)?;
-            print(&format!("Report: {}\n", folder.join("report.html").display()))
+            print(&format!("Report: {}\n", folder.join("report.html").display()))?;
+            report.comparison.unreadable.iter().for_each(|problem| warn(&format!("ablate: {problem}")));
+            Ok(if report.comparison.unreadable.is_empty() { 0 } else { 5 })
         }
         Command::Plan(args) => {
-            let tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
+            let mut tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
             slurm::refuse_if_queued(&tasks.folder)?;
             tasks.write()?;
             print(&format!("{}: {} runs\n", tasks.file().display(), tasks.all.len()))
@@ -132,7 +140,9 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Claims(args) => claims::run(&args),
         Command::Compare(args) => {
             let comparison = study::compare(&args.runs, args.margin.unwrap_or_else(study::default_margin))?;
-            print(&format!("{}\nAgainst the first:\n{}", comparison.plain(), comparison.changes()))
+            let changes = comparison.changes();
+            let changes = if changes.is_empty() { changes } else { format!("\nAgainst the first:\n{changes}") };
+            print(&(comparison.plain() + &changes))
         }
         Command::Rerun(args) => rerun::run(&args),
         Command::Data(command) => corpora::dispatch(command),
@@ -221,13 +231,14 @@ fn check() -> Result<u8> {
 }
 
 const CHECKED: &str = "\
-* as it must be: statistics over the batch or over positions cannot keep the first three rules.
-shift-free and scale-free are properties, neither good nor bad: RMSNorm is not shift-free, LayerNorm is.
+* as it must be. In the first three columns: statistics over the batch or over positions see other tokens, and BatchNorm
+evaluates by running ones. In shift-free and scale-free, which are neither good nor bad: only what subtracts a mean is
+shift-free, and only what divides by a size is scale-free.
 ";
 
 /// The process of one run; the parent reads its folder.
 fn work(worker: cli::Worker) -> Result<u8> {
-    let config: RunConfig = toml::from_str(&worker.config).map_err(|error| ConfigError(error.to_string()))?;
+    let config = RunConfig::from_toml(Path::new("the config of a run"), &worker.config)?;
     let stop = stop::of_worker(worker.dashboard)?;
     // A run whose study was killed must not train on unseen.
     #[cfg(target_os = "linux")]
@@ -249,6 +260,10 @@ fn train_run(
     display: Display,
     stop: Arc<AtomicBool>,
 ) -> Result<u8> {
+    // Before its log is opened, which would move with it.
+    if let Some((what, to)) = train::make_room(&RunFolder::new(folder), config, || stop.load(Ordering::Relaxed))? {
+        warn(&format!("1 run set aside in {}: {what}", to.display()));
+    }
     std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     let log = processes::open_log(folder)?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use disk::lock;
-use study::{Plan, Report, TUNING};
-use train::{RunConfig, RunFolder, State, ended, refuse_another};
+use study::{Plan, Report, Study, TUNING};
+use train::{RunConfig, RunFolder};
 
 use crate::borrowed::Borrowed;
+use crate::inventory::{Entry, Found, Inventory};
 use crate::resources::{check_space, cores, most_at_once};
 use crate::screen::{Screen, Wish};
 use crate::stop::Requests;
@@ -93,6 +94,7 @@ pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
     fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     // One study in a folder at a time: it may move runs and it owns `study.json`.
     let _lock = lock(&folder)?;
+    Study::check_earlier(&folder)?;
     if !tuning_runs.is_empty() {
         let jobs = carry_out(plan, tuning_runs, &folder, Path::new(TUNING), at_once, how.plain, &stop)?;
         if let Some(outcome) = incomplete(&jobs) {
@@ -142,18 +144,13 @@ fn carry_out(
     let folder = study_folder.join(place);
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
     // All that could be refused is, before anything is moved or written.
-    let mut jobs = vec![];
-    for config in configs {
-        let run = RunFolder::within(&folder, &config.variant, config.seed);
-        let progress = if is_missing(&run, &config)? { Progress::Waiting } else { Progress::Complete };
-        jobs.push(Job { config, folder: run, progress, is_let_go: false, is_retried: false });
-    }
-    let missing: Vec<&Job> = jobs.iter().filter(|job| matches!(job.progress, Progress::Waiting)).collect();
+    let mut inventory = Inventory::of(folder, configs)?;
+    let is_missing = |entry: &&Entry| matches!(entry.found, Found::Missing | Found::HalfFinished | Found::Other(_));
+    let missing: Vec<&Entry> = inventory.entries.iter().filter(is_missing).collect();
     check_space(&missing, at_once.min(missing.len()), study_folder)?;
+    inventory.rearrange(study_folder)?;
     plan.study.write(study_folder)?;
-    for job in missing {
-        make_room(&job.folder, &job.config, &folder)?;
-    }
+    let mut jobs: Vec<Job> = inventory.entries.into_iter().map(Job::of).collect();
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
     let at_once = at_once.min(waiting.len()).max(1);
     let threads = (cores() / at_once).max(1);
@@ -170,6 +167,7 @@ fn carry_out(
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
     };
     if matches!(view, View::Plain) {
+        let n_complete = jobs.iter().filter(|job| matches!(job.progress, Progress::Complete)).count();
         let n_begun = waiting.iter().filter(|&&i| jobs[i].folder.is_begun()).count();
         let name = &plan.study.name;
         let what = if place == Path::new("") { name.clone() } else { format!("{name}, learning rates") };
@@ -177,7 +175,7 @@ fn carry_out(
             "{what}: {n_variants} variants, {n_runs} runs, {} to do ({} complete, {n_begun} half-finished), {at_once} at a time with \
              {threads} thread{}\n",
             waiting.len(),
-            jobs.len() - waiting.len(),
+            n_complete,
             if threads == 1 { "" } else { "s" },
         ))?;
     }
@@ -189,42 +187,6 @@ fn carry_out(
     drop(view);
     supervised?;
     Ok(jobs)
-}
-
-/// Whether something is left to do for a config in a run's folder.
-///
-/// # Errors
-/// A half-finished run of another config, or a damaged one.
-pub fn is_missing(run: &RunFolder, config: &RunConfig) -> Result<bool> {
-    if ended(run, config)?.is_some() {
-        run.check_files()?;
-        return Ok(false);
-    }
-    // An ended run of another config makes room; a half-finished one does not.
-    if !run.status()?.is_some_and(|status| matches!(status.state, State::Done | State::Diverged)) {
-        refuse_another(run, config)?;
-    }
-    Ok(true)
-}
-
-/// Keeps a run of another config aside that lies in the place of one, and what is damaged.
-pub fn make_room(folder: &RunFolder, config: &RunConfig, study_folder: &Path) -> Result<()> {
-    if folder.status()?.is_none() {
-        return Ok(());
-    }
-    let earlier = match folder.config() {
-        Ok(earlier) if config.continues(&earlier) => return Ok(()),
-        Ok(earlier) => format!("a run of another configuration ({})", config.changes_since(&earlier)),
-        Err(_) => "a damaged run".to_string(),
-    };
-    let _lock = lock(&folder.path)?;
-    let places = (1..).map(|n| study_folder.join(format!("replaced-{n}")).join(config.label()));
-    let aside = places.into_iter().find(|path| !path.exists()).expect("some number is free");
-    let parent = aside.parent().expect("a path in a folder");
-    let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&folder.path, &aside));
-    moved.with_context(|| format!("{}: cannot be moved to {}", folder.path.display(), aside.display()))?;
-    warn(&format!("{} held {earlier}; it is now in {}", folder.path.display(), aside.display()));
-    Ok(())
 }
 
 /// Keeps `at_once` runs going until none is left or a stop is asked for.
@@ -295,6 +257,15 @@ fn supervise(
 }
 
 impl Job {
+    fn of(Entry { config, folder, found }: Entry) -> Self {
+        let progress = match found {
+            Found::Complete | Found::Aside(_) => Progress::Complete,
+            Found::Missing | Found::HalfFinished | Found::Other(_) => Progress::Waiting,
+            Found::Unreadable(why) => Progress::Failed(Failure::new(why)),
+        };
+        Job { config, folder, progress, is_let_go: false, is_retried: false }
+    }
+
     pub fn is_running(&self) -> bool {
         matches!(self.progress, Progress::Running(_))
     }
@@ -414,7 +385,7 @@ pub fn open_log(folder: &Path) -> Result<File> {
 /// The process of a run, to be started.
 pub fn worker(folder: &Path, config: &RunConfig) -> Result<Command> {
     let mut command = own_program()?;
-    command.arg("worker").arg(folder).arg(toml::to_string(config)?).arg("--command").arg(command_line());
+    command.arg("worker").arg(folder).arg(config.to_toml()).arg("--command").arg(command_line());
     command.arg("--parent").arg(std::process::id().to_string());
     Ok(command)
 }
@@ -430,9 +401,13 @@ pub fn command_line() -> String {
 
 /// Which runs have none, and why; nothing if all have.
 fn without_result(jobs: &[Job]) -> String {
+    let is_full = jobs.iter().any(|job| matches!(&job.progress, Progress::Failed(why) if why.is_disk));
     let without = jobs.iter().filter_map(|job| match &job.progress {
         Progress::Failed(why) => Some((job, why.message.as_str())),
-        Progress::Stopped | Progress::Waiting => Some((job, "stopped on request")),
+        Progress::Waiting if is_full => Some((job, "not started: the disk is full")),
+        Progress::Waiting => Some((job, "not started: stopped on request")),
+        Progress::Stopped if is_full => Some((job, "stopped: the disk is full")),
+        Progress::Stopped => Some((job, "stopped on request")),
         _ => None,
     });
     let lines: String = without.map(|(job, why)| format!("{:<24}  {why}\n", job.config.label())).collect();

@@ -8,7 +8,7 @@ use disk::{free_space, size_of};
 use study::Plan;
 use train::ConfigError;
 
-use crate::processes::Job;
+use crate::inventory::Entry;
 use crate::warn;
 
 /// Processor cores that this process may use.
@@ -27,7 +27,7 @@ pub fn most_at_once(plan: &Plan, wanted: usize, most: Option<f64>) -> Result<usi
     if needed > there {
         return Err(ConfigError(format!(
             "a run needs about {} of memory, and it may have {}; lower train.batch_size or the sizes of the model, raise \
-             train.accumulate, or raise --max-memory",
+             train.grad_accum_steps, or raise --max-memory",
             size(needed),
             size(there)
         )));
@@ -56,13 +56,13 @@ fn machine_memory() -> f64 {
 ///
 /// # Errors
 /// An I/O error that says how much is needed and how much is free.
-pub fn check_space(jobs: &[&Job], at_once: usize, folder: &Path) -> Result<()> {
+pub fn check_space(missing: &[&Entry], at_once: usize, folder: &Path) -> Result<()> {
     let (mut kept, mut meanwhile, mut there) = (0.0, 0.0f64, 0.0);
-    for job in jobs {
-        let needs = job.config.disk_needs();
+    for entry in missing {
+        let needs = entry.config.disk_needs();
         kept += needs.kept;
         meanwhile = meanwhile.max(needs.meanwhile);
-        there += size_of(&job.folder.path) as f64;
+        there += size_of(&entry.folder.path) as f64;
     }
     let needed = kept + meanwhile * at_once as f64;
     // A system that does not say how much is free may have enough.
@@ -71,11 +71,17 @@ pub fn check_space(jobs: &[&Job], at_once: usize, folder: &Path) -> Result<()> {
     if needed <= free {
         return Ok(());
     }
-    let problem = format!("the runs need about {} on this disk, and {} is free", size(needed), size(free));
+    let (all, more, free) = (size(needed), size(needed - free), size(free));
+    let problem = format!("the runs need about {all} on this disk, {more} more than the {free} that are free");
     Err(std::io::Error::new(ErrorKind::StorageFull, problem)).with_context(|| folder.display().to_string())
 }
 
-/// Bytes as `340 MB` or `1.2 GB`.
+/// Bytes as `12 kB`, `1.5 MB`, `340 MB` or `1.2 GB`.
 pub fn size(bytes: f64) -> String {
-    if bytes < 1e9 { format!("{:.0} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) }
+    match bytes {
+        ..1e6 => format!("{:.0} kB", (bytes / 1e3).ceil()),
+        ..1e7 => format!("{:.1} MB", bytes / 1e6),
+        ..1e9 => format!("{:.0} MB", bytes / 1e6),
+        _ => format!("{:.1} GB", bytes / 1e9),
+    }
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use study::{RunState, Table, run_state};
+use toml::de::{DeTable, ValueDeserializer};
 use train::{BadFile, ConfigError, RunFolder, read_text, write_whole};
 
 use crate::cli::Submit;
@@ -54,45 +55,76 @@ impl Settings {
     /// That of a study file, or the defaults.
     ///
     /// # Errors
-    /// An unknown key, or a value that sbatch could not take.
+    /// An unknown key, or a value that sbatch could not take, with its line.
     fn read(file: &Path) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct File {
-            #[serde(default)]
-            slurm: Settings,
+        let shown = file.display();
+        let text = disk::read_small_text(file);
+        let text = text.map_err(|error| ConfigError(format!("{shown}: cannot be read: {error}")))?;
+        let line = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
+        let document = DeTable::parse(&text).map_err(|error| {
+            let at = error.span().map_or(1, |span| line(span.start));
+            ConfigError(format!("{shown}:{at}: {}", error.message().replace('\n', " ")))
+        })?;
+        let Some((name, value)) = document.get_ref().iter().find(|(key, _)| key.get_ref() == "slurm") else {
+            return Ok(Settings::default());
+        };
+        let start = name.span().start;
+        let Some(table) = value.get_ref().as_table() else {
+            let problem = format!("{shown}:{}: slurm is a section: write [slurm] and its keys", line(start));
+            return Err(ConfigError(problem).into());
+        };
+        let wrong = |key: &str, problem: String| {
+            let own = table.iter().find(|(own, _)| own.get_ref() == key);
+            ConfigError(format!("{shown}:{}: [slurm]: {problem}", line(own.map_or(start, |(own, _)| own.span().start))))
+        };
+        let mut all = toml::Table::new();
+        for (key, value) in table.iter() {
+            let key = key.get_ref().to_string();
+            let said = |error: toml::de::Error| error.message().replace('\n', " ");
+            let value = toml::Value::deserialize(ValueDeserializer::from(value.clone()))
+                .map_err(|error| wrong(&key, format!("{key}: {}", said(error))))?;
+            // By itself, so that what is wrong with it is said with its name.
+            Settings::deserialize(toml::Table::from_iter([(key.clone(), value.clone())]))
+                .map_err(|error| wrong(&key, format!("{key} = {value}: {}", said(error))))?;
+            all.insert(key, value);
         }
-        let wrong = |problem: String| ConfigError(format!("{}: [slurm]: {problem}", file.display()));
-        let text = disk::read_small_text(file).map_err(|error| wrong(error.to_string()))?;
-        let File { slurm } = toml::from_str(&text).map_err(|error| wrong(error.message().replace('\n', " ")))?;
+        let slurm = Settings::deserialize(all).expect("each of its keys has been read");
+        slurm.check().map_err(|(key, problem)| wrong(key, problem))?;
+        Ok(slurm)
+    }
+
+    /// What sbatch could not take: the key, and the problem in words.
+    fn check(&self) -> Result<(), (&'static str, String)> {
         let is_word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
-        for (key, value) in [("time", Some(&slurm.time)), ("partition", slurm.partition.as_ref())] {
-            if value.is_some_and(|value| !is_word(value)) {
-                return Err(wrong(format!("{key} must be one word")).into());
+        for (key, value) in [("time", Some(&self.time)), ("partition", self.partition.as_ref())] {
+            if let Some(value) = value.filter(|value| !is_word(value)) {
+                return Err((key, format!("{key} = {value:?}: must be one word")));
             }
         }
         if let Some(option) =
-            slurm.options.iter().find(|option| !option.starts_with('-') || option.contains(char::is_control))
+            self.options.iter().find(|option| !option.starts_with('-') || option.contains(char::is_control))
         {
-            return Err(wrong(format!("options: {option:?} is none of sbatch's; write it as \"--account=lab\"")).into());
+            let problem = format!("options: {option:?} is none of sbatch's; write it as \"--account=lab\"");
+            return Err(("options", problem));
         }
-        if let Some(option) = slurm.options.iter().find(|option| OWNED.iter().any(|owned| is_option(option, owned))) {
-            return Err(wrong(format!("options: {option:?} is for the program to set")).into());
+        if let Some(option) = self.options.iter().find(|option| OWNED.iter().any(|owned| is_option(option, owned))) {
+            return Err(("options", format!("options: {option:?} is for the program to set")));
         }
         // Slurm may be a minute early.
-        let least = u64::from(slurm.signal_seconds) + 120;
-        match seconds(&slurm.time) {
-            None => return Err(wrong(format!("time = {:?}: must be [days-]hours:minutes:seconds", slurm.time)).into()),
-            Some(time) if slurm.requeue && time < least => {
+        let least = u64::from(self.signal_seconds) + 120;
+        match seconds(&self.time) {
+            None => return Err(("time", format!("time = {:?}: must be [days-]hours:minutes:seconds", self.time))),
+            Some(time) if self.requeue && time < least => {
                 let problem =
-                    format!("time = {:?}: leaves a task no time to train; {least} seconds are the least", slurm.time);
-                return Err(wrong(problem).into());
+                    format!("time = {:?}: leaves a task no time to train; {least} seconds are the least", self.time);
+                return Err(("time", problem));
             }
             Some(_) => {}
         }
-        if slurm.cpus == 0 {
-            return Err(wrong("cpus = 0: a task needs one".into()).into());
+        if self.cpus == 0 {
+            return Err(("cpus", "cpus = 0: a task needs one".into()));
         }
-        Ok(slurm)
+        Ok(())
     }
 }
 
@@ -163,7 +195,7 @@ pub fn submit(args: &Submit) -> Result<u8> {
     let settings = Settings::read(&studies::find(&args.study.study)?)?;
     let mut plan = plan(&args.study)?;
     let out = std::path::absolute(&args.out).context("where the results go")?;
-    let tasks = Tasks::of(&mut plan, &out)?;
+    let mut tasks = Tasks::of(&mut plan, &out)?;
     if tasks.missing.is_empty() {
         return print(&format!("{}: all {} runs are complete\n", plan.study.name, tasks.all.len()));
     }
@@ -393,7 +425,7 @@ pub fn status(folder: &Path) -> Result<u8> {
         let run = RunFolder::new(folder.join(&task.run));
         let (state, step) = run_state(&run);
         n_ended += usize::from(matches!(state, Some(RunState::Done | RunState::Diverged)));
-        let steps = task.config().map_or("?".into(), |config| config.train.steps.to_string());
+        let steps = task.config(folder).map_or("?".into(), |config| config.train.steps.to_string());
         let of_queue = match &queue {
             // Nobody could be asked.
             None => "?".into(),
@@ -473,13 +505,26 @@ mod tests {
             ("cpu = 4", "unknown field `cpu`"),
             ("cpus = 0", "a task needs one"),
             ("options = [\"--array=1\"]", "is for the program to set"),
-            ("time = \"1\\n#SBATCH --uid=0\"", "time must be one word"),
+            ("time = \"1\\n#SBATCH --uid=0\"", "time = \"1\\n#SBATCH --uid=0\": must be one word"),
+            ("time = 5", "time = 5: invalid type: integer `5`, expected a string"),
+            ("cpus = -1", "cpus = -1: invalid value: integer `-1`, expected u32"),
+            ("options = \"--x\"", "options = \"--x\": invalid type: string \"--x\", expected a sequence"),
             ("time = \"soon\"", "must be [days-]hours:minutes:seconds"),
             ("time = \"00:01:00\"", "180 seconds are the least"),
             ("options = [\"--x\\nrm\"]", "is none of sbatch's"),
         ] {
-            let error = read(&format!("[slurm]\n{text}")).unwrap_err();
-            assert!(error.contains(part) && error.contains("study.toml: [slurm]: "), "{error}");
+            let error = read(&format!("[slurm]\ngpus = 0\n{text}")).unwrap_err();
+            assert!(error.contains(part) && error.contains("study.toml:3: [slurm]: "), "{error}");
         }
+        // What is wrong with a default is wrong because of the section.
+        assert!(
+            read("\n[slurm]\nsignal_seconds = 9999")
+                .unwrap_err()
+                .contains("study.toml:2: [slurm]: time = \"01:00:00\"")
+        );
+        assert!(
+            read("slurm = 3").unwrap_err().ends_with("study.toml:1: slurm is a section: write [slurm] and its keys")
+        );
+        assert!(read("\na = ").unwrap_err().contains("study.toml:2: "));
     }
 }

@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use disk::lock;
 use serde::{Deserialize, Serialize};
 use study::{Plan, Study, TUNING};
-use train::{BadFile, ConfigError, Display, Ending, RunConfig, RunFolder, ended, planned_text, read_text, write_whole};
+use train::format::{Record, from_json, stamped};
+use train::{BadFile, ConfigError, Display, Ending, Existing, RunConfig, RunFolder, read_text, write_whole};
 
-use crate::processes::{is_missing, make_room};
+use crate::inventory::{Entry, Found, Inventory};
 use crate::{processes, stop, train_run, warn};
 
 /// One run of a plan: a line of `plan.jsonl`.
@@ -24,12 +25,13 @@ pub struct Task {
 }
 
 impl Task {
-    /// The run's config, if it is one, and the folder is its; whether it can be run here is another question.
-    pub fn config(&self) -> Result<RunConfig, String> {
-        let config: RunConfig = toml::from_str(&self.config).map_err(|error| error.message().replace('\n', " "))?;
+    /// The run's config, if it is one, and the folder is its; whether it can be run here is another question. `file` is the plan's.
+    pub fn config(&self, file: &Path) -> Result<RunConfig, BadFile> {
+        let config = RunConfig::from_toml(file, &self.config)?;
         let label = PathBuf::from(config.label());
         if self.run != label && self.run != Path::new(TUNING).join(&label) {
-            return Err(format!("its folder is not {}", label.display()));
+            let problem = format!("run {} is damaged: its folder is not {}", self.index, label.display());
+            return Err(BadFile::new(file, problem));
         }
         Ok(config)
     }
@@ -42,6 +44,7 @@ pub struct Tasks {
     pub all: Vec<Task>,
     /// The numbers of those that are not complete.
     pub missing: Vec<usize>,
+    inventory: Inventory,
     /// Whether the study's own runs are to follow.
     pub are_tuning: bool,
 }
@@ -53,43 +56,49 @@ impl Tasks {
     /// Damaged runs, half-finished ones of another config.
     pub fn of(plan: &mut Plan, out: &Path) -> Result<Self> {
         let folder = out.join(&plan.study.name);
-        let (mut all, mut missing) = list(&folder, Path::new(TUNING), plan.tuning_runs())?;
-        let are_tuning = !missing.is_empty();
-        if !are_tuning {
-            plan.choose_rates(&folder)?;
-            (all, missing) = list(&folder, Path::new(""), plan.runs())?;
+        Study::check_earlier(&folder)?;
+        let mut tasks = Tasks::within(plan, folder, Path::new(TUNING), plan.tuning_runs())?;
+        if tasks.missing.is_empty() {
+            plan.choose_rates(&tasks.folder)?;
+            tasks = Tasks::within(plan, tasks.folder, Path::new(""), plan.runs())?;
         }
-        Ok(Tasks { study: plan.study.clone(), folder, all, missing, are_tuning })
+        Ok(tasks)
+    }
+
+    /// The tasks of runs in `place` below a study's folder.
+    fn within(plan: &Plan, folder: PathBuf, place: &Path, configs: Vec<RunConfig>) -> Result<Self> {
+        let inventory = Inventory::of(folder.join(place), configs)?;
+        let (mut all, mut missing) = (vec![], vec![]);
+        for (index, Entry { config, found, .. }) in inventory.entries.iter().enumerate() {
+            all.push(Task { index, run: place.join(config.label()), config: config.to_toml() });
+            if let Found::Unreadable(why) = found {
+                warn(why);
+            }
+            if !matches!(found, Found::Complete | Found::Aside(_)) {
+                missing.push(index);
+            }
+        }
+        let are_tuning = place == Path::new(TUNING);
+        Ok(Tasks { study: plan.study.clone(), folder, all, missing, inventory, are_tuning })
     }
 
     pub fn file(&self) -> PathBuf {
         self.folder.join(FILE)
     }
 
-    /// Writes the list, and what a report needs beside the run folders.
+    /// Writes the list, and what a report needs beside the run folders, and has other runs make room.
     ///
     /// # Errors
     /// A folder that is in use or cannot be written.
-    pub fn write(&self) -> Result<()> {
+    pub fn write(&mut self) -> Result<()> {
         fs::create_dir_all(&self.folder).with_context(|| format!("{}: cannot be created", self.folder.display()))?;
         let _lock = lock(&self.folder)?;
+        self.inventory.rearrange(&self.folder)?;
         self.study.write(&self.folder)?;
-        let lines: Result<String> = self.all.iter().map(|task| Ok(serde_json::to_string(task)? + "\n")).collect();
+        let line = |task: &Task| Ok(serde_json::to_string(&stamped(task))? + "\n");
+        let lines: Result<String> = self.all.iter().map(line).collect();
         write_whole(&self.file(), &lines?)
     }
-}
-
-/// The tasks of runs in `place` below a study's folder, and the numbers of those that are not complete.
-fn list(study_folder: &Path, place: &Path, configs: Vec<RunConfig>) -> Result<(Vec<Task>, Vec<usize>)> {
-    let (mut all, mut missing) = (vec![], vec![]);
-    for (index, config) in configs.iter().enumerate() {
-        let task = Task { index, run: place.join(config.label()), config: toml::to_string(config)? };
-        if is_missing(&RunFolder::new(study_folder.join(&task.run)), config)? {
-            missing.push(index);
-        }
-        all.push(task);
-    }
-    Ok((all, missing))
 }
 
 const FILE: &str = "plan.jsonl";
@@ -105,10 +114,9 @@ pub fn planned(folder: &Path) -> Result<Vec<Task>> {
 
 fn read(file: &Path) -> Result<Vec<Task>> {
     let task = |(index, line): (usize, &str)| {
-        let task: Result<Task, String> = serde_json::from_str(line).map_err(|error| error.to_string());
-        let task =
-            task.and_then(|task| if task.index == index { Ok(task) } else { Err("it has another number".into()) });
-        task.map_err(|error| BadFile::new(file, format!("line {} is no run of a plan: {error}", index + 1)))
+        let task: Task = from_json(Record::Task, file, line)?;
+        let problem = format!("line {} is not run {index} of a plan: it has another number", index + 1);
+        if task.index == index { Ok(task) } else { Err(BadFile::new(file, problem)) }
     };
     let text = read_text(file)?;
     let tasks: Result<_, BadFile> = text.lines().enumerate().map(task).collect();
@@ -140,21 +148,15 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     let n = tasks.len();
     let task = tasks.into_iter().nth(index);
     let task = task.ok_or_else(|| ConfigError(format!("--index {index}: {} has {n} runs, from 0", file.display())))?;
-    let wrong = |error| BadFile::new(file, format!("line {} is no run of a plan: {error}", index + 1));
-    let config = task.config().map_err(wrong)?;
+    let config = task.config(file)?;
     let study_folder = file.parent().unwrap_or(Path::new(""));
     let run = RunFolder::new(study_folder.join(&task.run));
     config.validate()?;
-    if !is_missing(&run, &config)? {
-        return Ok(if matches!(ended(&run, &config)?, Some(Ending::Diverged { .. })) { 3 } else { 0 });
+    match run.existing(&config)? {
+        Existing::Ended(Ending::Diverged { .. }) => return Ok(3),
+        Existing::Ended(_) => return Ok(0),
+        _ => {}
     }
-    // Two above the run's: that of the study, or of its tuning runs.
-    let place = run.path.ancestors().nth(2).unwrap_or(study_folder);
-    // What is there is not moved away for a run that cannot begin.
-    if run.path.exists() {
-        planned_text(&config)?;
-    }
-    make_room(&run, &config, place)?;
     let code = train_run(&config, &run.path, processes::command_line(), Display::Plain, stop)?;
     if let Some(message) = run.status()?.and_then(|status| status.message) {
         warn(&format!("ablate: {message}"));

@@ -77,13 +77,13 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_bits() {
     let place = Place::new();
     let study = place::STUDY.replace("n_kv_heads = 2", "n_kv_heads = 1\nnorm = \"dyt\"\ndropout = 0.2");
     fs::write(place.path("experiments/small.toml"), study).unwrap();
-    let of_study = ["small", "--seeds", "1", "--steps", "60", "--set", "train.accumulate=2"];
+    let of_study = ["small", "--seeds", "1", "--steps", "60", "--set", "train.grad_accum_steps=2"];
     place.ok(&[&of_study[..], &["--set", "checkpoint.every=3"]].concat());
     let whole = RunFolder::new(place.run_folder("swiglu/seed-0"));
     let config = whole.config().unwrap();
-    assert_eq!((config.train.accumulate, config.model.dropout, config.model.n_kv_heads), (2, 0.2, 1));
+    assert_eq!((config.train.grad_accum_steps, config.model.dropout, config.model.n_kv_heads), (2, 0.2, 1));
     assert_eq!((config.model.norm, config.checkpoint.every), (NormKind::Dyt, 3));
-    let text = toml::to_string(&config).unwrap();
+    let text = config.to_toml();
     let (n_kills, mut kills, mut runs) = (times("ABLATE_KILLS", 12), 0, 0);
     let mut rng = stream(0, "kills");
     // Kills fall all over a run; the first runs show how long one takes here.
@@ -200,8 +200,14 @@ fn a_second_signal_ends_a_study_at_once() {
     wait_for("its runs start", || place.run_folder("baseline/seed-0").join("meta.json").exists());
     let runs = workers(&study);
     assert!(!runs.is_empty());
+    // They are in their first step.
+    std::thread::sleep(Duration::from_secs(3));
     send("-TERM", study.id());
+    // What comes within a second is the same signal.
     std::thread::sleep(Duration::from_millis(300));
+    send("-TERM", study.id());
+    std::thread::sleep(Duration::from_millis(1000));
+    assert!(study.try_wait().unwrap().is_none(), "two signals that are one end nothing");
     let start = Instant::now();
     send("-TERM", study.id());
     assert_eq!(study.wait().unwrap().code(), Some(75));
@@ -209,6 +215,40 @@ fn a_second_signal_ends_a_study_at_once() {
     for run in runs {
         wait_for("its runs end", || !Path::new(&format!("/proc/{run}")).exists());
     }
+}
+
+/// `timeout` signals the study and then its process group: the second signal is not a second request.
+#[test]
+fn a_study_under_timeout_saves_its_state() {
+    let place = Place::new();
+    for i in 0..4 {
+        let out = format!("out-{i}");
+        let mut command = Command::new("timeout");
+        command.args(["--preserve-status", "-s", "TERM", "0.7"]).arg(assert_cmd::cargo::cargo_bin!("ablate"));
+        command.args(["small", "--seeds", "1", "--steps", "1000000", "--plain", "--out", &out]);
+        command.args(["--set", "checkpoint.every=500000"]).current_dir(place.dir.path());
+        let Ok(output) = command.output() else {
+            println!("skipped: there is no program `timeout` here");
+            return;
+        };
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+        for run in ["baseline/seed-0", "swiglu/seed-0"] {
+            let status = RunFolder::new(place.path(&out).join("small").join(run)).status().unwrap();
+            let step = status.map_or(0, |status| status.step);
+            assert!(step > 10, "{run} was stopped at step {step}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_in_words() {
+    let place = Place::new();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -f 20; exec \"$0\" small --seeds 1 --plain --steps 400"]);
+    let output = shell.arg(assert_cmd::cargo::cargo_bin!("ablate")).current_dir(place.dir.path()).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(6), "{text}");
+    assert!(text.contains("metrics.jsonl: cannot be written: File too large"), "{text}");
 }
 
 #[test]
@@ -327,7 +367,9 @@ fn a_full_disk_stops_a_study_which_goes_on_when_there_is_space() {
         // Until nothing more goes in.
         let _ = fs::write(&filler, vec![0; 1 << 22]);
         let output = study.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(6), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(!said.contains("on request"), "nobody asked for a stop: {said}");
         fs::remove_file(filler).unwrap();
         place.ok(&on_small);
         let meta = fs::read_to_string(run.join("meta.json")).unwrap();
@@ -351,10 +393,9 @@ fn what_a_finished_run_wrote_is_checked() {
     };
     let study = ["small", "--seeds", "1"];
     let better = |text: Vec<u8>| String::from_utf8(text).unwrap().replacen("\"loss\":3", "\"loss\":2", 1).into_bytes();
-    check("metrics.jsonl", &study, &better);
     check("metrics.jsonl", &["report", "small"], &better);
     let shorter = |bytes: Vec<u8>| bytes[..bytes.len() / 2].to_vec();
-    check("checkpoints/final/model.safetensors", &study, &shorter);
+    check("checkpoints/final/model.safetensors", &["sample", "runs/small/baseline/seed-0"], &shorter);
     check("tokenizer.json", &["rerun", "runs/small/baseline/seed-0", "--verify"], &|_| b"x".to_vec());
     place.ok(&study);
 }
@@ -388,8 +429,13 @@ fn what_is_in_the_way_of_a_half_finished_run_is_named_or_passed() {
             .all(|entry| { !entry.unwrap().file_name().to_string_lossy().starts_with("unusable") }),
         "it is not the checkpoints' fault"
     );
-    // What nothing depends on, and what can be made again.
+    // What is damaged is not written over; what is gone, and can be made again, is.
     fs::write(run.join("meta.json"), "").unwrap();
+    let output = place.ablate(&args).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("meta.json: is damaged"), "{text}");
+    assert_eq!(fs::read(run.join("meta.json")).unwrap(), b"");
+    fs::remove_file(run.join("meta.json")).unwrap();
     fs::remove_file(run.join("tokenizer.json")).unwrap();
     std::os::unix::fs::symlink("/nonexistent", run.join("checkpoints/step-00000599")).unwrap();
     place.ok(&args);

@@ -1,7 +1,8 @@
 //! One process in a folder at a time.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,10 +45,12 @@ pub fn lock_within(folder: &Path, patience: Duration, give_up: impl Fn() -> bool
     let path = folder.join(NAME);
     let unusable = |source| Locked::Io { path: path.clone(), source };
     // What the holder wrote stays until the lock is ours.
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = file.map_err(unusable)?;
+    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(unusable);
+    let mut file = open()?;
     loop {
         match file.try_lock() {
+            // The folder may have been moved away while this waited, and the lock with it.
+            Ok(()) if !is_at(&file, &path) => file = open()?,
             Ok(()) => {
                 // A full disk is for others to find: the lock holds without a word.
                 let _ = file.set_len(0).and_then(|()| file.write_all(own_name().as_bytes()));
@@ -65,6 +68,12 @@ pub fn lock_within(folder: &Path, patience: Duration, give_up: impl Fn() -> bool
     let _ = file.take(200).read_to_end(&mut by);
     let by = String::from_utf8_lossy(&by).into_owned();
     Err(Locked::Held { path: folder.into(), by })
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |meta: Metadata| (meta.dev(), meta.ino());
+    // What cannot be looked at is not there.
+    file.metadata().ok().map(id) == fs::metadata(path).ok().map(id)
 }
 
 /// Whether a process holds a folder that [`lock`] has been asked for.

@@ -130,7 +130,7 @@ fn obtain(known: &Known, remote: &Remote, source: Source, staging: &Path) -> Res
     }
     let mut reasons = vec![];
     for url in urls {
-        match download::download(&url, &part, remote)? {
+        match download::download(&url, &part, remote, download::PACE)? {
             Ok(()) => return Ok(part),
             Err(reason) => reasons.push(format!("{url} {reason}")),
         }

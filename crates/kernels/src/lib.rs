@@ -14,6 +14,7 @@ mod adamw;
 mod attention;
 mod branches;
 mod clock;
+mod denormals;
 mod host;
 mod loss;
 mod math;
@@ -36,6 +37,7 @@ pub use activation::Activation;
 pub use adamw::AdamWStep;
 pub use attention::AttentionShape;
 pub use clock::{Part, take_spent};
+pub use denormals::flush_denormals;
 pub use matrix::matrix_peak;
 pub use norm::EPSILON;
 

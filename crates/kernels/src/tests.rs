@@ -90,7 +90,9 @@ fn norms_are_burn_s() {
         for n in [1, 5, 33] {
             let gain = || [rows(n, d), drawn([1, d], 2, 1.0), drawn([1, d], 3, 1.0)];
             let name = format!("{n} rows of {d}");
-            check(&format!("RMSNorm, {name}"), &gain()[..2], 1e-5, &|k, x| k.rms_norm(x[0].clone(), row(&x[1])));
+            // The gradient of one feature is the difference of two terms that are 1e5 times as large, and as much of it is rounding.
+            let tolerance = if d == 1 { 1e-4 } else { 1e-5 };
+            check(&format!("RMSNorm, {name}"), &gain()[..2], tolerance, &|k, x| k.rms_norm(x[0].clone(), row(&x[1])));
             // With one feature the variance is zero, and rounding is all that is left.
             if d > 1 {
                 check(&format!("LayerNorm, {name}"), &gain(), 2e-5, &|k, x| {

@@ -1,10 +1,11 @@
 //! Causal self-attention over several heads.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, Linear, RmsNorm, RmsNormConfig};
+use burn::nn::{Linear, RmsNorm, RmsNormConfig};
 use burn::tensor::{Device, Tensor};
 use kernels::{AttentionShape, Kernels, attention_with};
 
+use crate::dropout::Dropout;
 use crate::norm::EPSILON;
 use crate::projection::projection;
 use crate::{ModelConfig, Position};
@@ -22,7 +23,7 @@ pub struct Attention {
     /// RMSNorm over the features of each head. Henry et al., 2020, in the form of later models.
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
-    dropout: Dropout,
+    pub(crate) dropout: Dropout,
     head_dim: usize,
     /// Base of the rotations, where positions are rotated.
     theta: Option<f64>,
@@ -40,7 +41,7 @@ impl Attention {
             o: projection(d_model, d_model),
             q_norm: norm(),
             k_norm: norm(),
-            dropout: DropoutConfig::new(config.dropout).init(),
+            dropout: Dropout::new(config.dropout),
             head_dim: config.head_dim(),
             theta: (config.position == Position::Rope).then_some(config.rope_theta),
         }
@@ -51,10 +52,6 @@ impl Attention {
         let head_dim = self.head_dim;
         let n_kv_heads = self.k.weight.dims()[1] / head_dim;
         AttentionShape { batch, seq, n_heads: d_model / head_dim, n_kv_heads, head_dim, theta: self.theta }
-    }
-
-    pub(crate) fn drop_nothing(&mut self) {
-        self.dropout.prob = 0.0;
     }
 
     /// Entropy in nats of each head's weights, averaged over the queries of `[batch, seq, d_model]`.
@@ -80,7 +77,7 @@ impl Attention {
         let shape = self.shape(&x);
         let dims = x.shape();
         let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
-        let is_bare = self.q.bias.is_none() && self.q_norm.is_none() && self.dropout.prob == 0.0;
+        let is_bare = self.q.bias.is_none() && self.q_norm.is_none() && self.dropout.is_disabled();
         let y = if is_bare {
             let matrices = [&self.q, &self.k, &self.v, &self.o].map(|linear| linear.weight.val());
             kernels.self_attention(x, matrices, residual, shape)
@@ -105,10 +102,10 @@ impl Attention {
     /// The heads' outputs side by side, with all that can stand between a projection and its use.
     fn mix(&self, x: Tensor<2>, shape: AttentionShape, kernels: Kernels) -> Tensor<2> {
         let (q, k, v) = self.heads(x, kernels);
-        if self.dropout.prob > 0.0 {
-            attention_with(q, k, v, shape, |weights| self.dropout.forward(weights))
-        } else {
+        if self.dropout.is_disabled() {
             kernels.attention(q, k, v, shape)
+        } else {
+            attention_with(q, k, v, shape, |weights| self.dropout.forward(weights))
         }
     }
 }

@@ -1,7 +1,6 @@
 //! One decoder block: attention and feed-forward, each on a residual branch.
 
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
@@ -9,6 +8,7 @@ use strum::{IntoStaticStr, VariantArray};
 use kernels::Kernels;
 
 use crate::attention::Attention;
+use crate::dropout::Dropout;
 use crate::norm::Site;
 use crate::probe::Tap;
 use crate::{FeedForward, ModelConfig, Norm};
@@ -43,14 +43,13 @@ impl Block {
             attn: Attention::new(config, device),
             ffn_norm: config.norm.init(config, Site::FeedForward, device),
             ffn: FeedForward::new(config, device),
-            dropout: DropoutConfig::new(config.dropout).init(),
+            dropout: Dropout::new(config.dropout),
             placement: config.norm_placement,
         }
     }
 
-    pub(crate) fn drop_nothing(&mut self) {
-        self.dropout.prob = 0.0;
-        self.attn.drop_nothing();
+    pub(crate) fn dropouts(&mut self) -> [&mut Dropout; 2] {
+        [&mut self.dropout, &mut self.attn.dropout]
     }
 
     /// `[batch, seq, d_model]` to `[batch, seq, d_model]`.

@@ -96,18 +96,14 @@ impl ModelConfig {
                 self.head_dim()
             ));
         }
-        if !(0.0..1.0).contains(&(self.dropout as f32)) {
-            return Err(format!("model.dropout = {}: must be at least 0 and below 1", self.dropout));
-        }
-        for (key, alpha) in [
-            ("alpha_attn", self.alpha_attn),
-            ("alpha_ffn", self.alpha_ffn),
-            ("alpha_final", self.alpha_final),
-            ("rope_theta", self.rope_theta),
+        check_fraction("model.dropout", self.dropout)?;
+        for (key, value) in [
+            ("model.alpha_attn", self.alpha_attn),
+            ("model.alpha_ffn", self.alpha_ffn),
+            ("model.alpha_final", self.alpha_final),
+            ("model.rope_theta", self.rope_theta),
         ] {
-            if !((alpha as f32).is_finite() && alpha as f32 > 0.0) {
-                return Err(format!("model.{key} = {alpha}: must be a positive number"));
-            }
+            check_positive(key, value)?;
         }
         Ok(())
     }
@@ -119,11 +115,17 @@ impl ModelConfig {
             (true, NormPlacement::Post) => vec![("alpha_final", "norm_placement = \"pre\"")],
             (false, _) => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
         };
+        if self.norm == NormKind::None {
+            unused.push(("norm_placement", "norm other than \"none\""));
+        }
         if !self.norm.has_groups() {
             unused.push(("norm_groups", "norm = \"groupnorm\""));
         }
         if self.position != Position::Rope {
             unused.push(("rope_theta", "position = \"rope\""));
+        } else if self.d_model == 2 * self.n_heads {
+            // A single pair turns by its position, whatever the base.
+            unused.push(("rope_theta", "d_model above 2 * model.n_heads"));
         }
         unused
     }
@@ -139,16 +141,39 @@ impl ModelConfig {
     }
 }
 
+/// Refuses what is not a positive number in 32 bits, in which it is used.
+///
+/// # Errors
+/// One sentence that names the key, its value and what would be right.
+pub fn check_positive(key: &str, value: f64) -> Result<(), String> {
+    if (f32::MIN_POSITIVE..=f32::MAX).contains(&(value as f32)) {
+        return Ok(());
+    }
+    Err(format!("{key} = {value:?}: must be a positive number that 32-bit floats hold, from about 1.2e-38 to 3.4e38"))
+}
+
+/// Refuses what is not at least 0 and below 1 in 32 bits, in which it is used.
+///
+/// # Errors
+/// One sentence that names the key, its value and what would be right.
+pub fn check_fraction(key: &str, value: f64) -> Result<(), String> {
+    if value >= 0.0 && (value as f32) < 1.0 {
+        return Ok(());
+    }
+    let rounded = if (0.0..1.0).contains(&value) { ", as a 32-bit float too" } else { "" };
+    Err(format!("{key} = {value:?}: must be at least 0 and below 1{rounded}"))
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use strum::VariantArray;
 
     pub(crate) use crate::contract::probe as tiny;
 
     /// Every norm at every placement, every feed-forward, every position, and the switches of attention, with all that
     /// interact combined.
     pub(crate) fn combinations() -> Vec<ModelConfig> {
-        use strum::VariantArray;
         let mut all = vec![];
         for &norm in NormKind::VARIANTS {
             for &norm_placement in NormPlacement::VARIANTS {
@@ -196,9 +221,16 @@ pub(crate) mod tests {
             "model.d_model = 16 is not divisible by model.norm_groups = 3",
         );
         check(|c| c.n_layers = 0, "model.n_layers = 0: must be between 1 and 1024");
-        check(|c| c.dropout = 1.0, "model.dropout = 1: must be at least 0 and below 1");
+        check(|c| c.dropout = 1.0, "model.dropout = 1.0: must be at least 0 and below 1");
         check(|c| c.dropout = f64::NAN, "model.dropout = NaN: must be at least 0 and below 1");
-        check(|c| c.alpha_ffn = 0.0, "model.alpha_ffn = 0: must be a positive number");
+        // burn refuses it too, in a panic.
+        check(|c| c.dropout = -1e-50, "model.dropout = -1e-50: must be at least 0 and below 1");
+        let rounded = "model.dropout = 0.9999999999: must be at least 0 and below 1, as a 32-bit float too";
+        check(|c| c.dropout = 0.9999999999, rounded);
+        let positive = "must be a positive number that 32-bit floats hold, from about 1.2e-38 to 3.4e38";
+        check(|c| c.alpha_ffn = 0.0, &format!("model.alpha_ffn = 0.0: {positive}"));
+        check(|c| c.rope_theta = 1e300, &format!("model.rope_theta = 1e300: {positive}"));
+        check(|c| c.alpha_attn = 1e-46, &format!("model.alpha_attn = 1e-46: {positive}"));
         check(
             |c| {
                 c.n_heads = 16;
@@ -207,5 +239,17 @@ pub(crate) mod tests {
             },
             "model.position = \"rope\" rotates pairs, so d_model / n_heads must be even: it is 1",
         );
+    }
+
+    #[test]
+    fn a_placement_without_a_norm_has_no_effect() {
+        for &norm in NormKind::VARIANTS {
+            let unused = ModelConfig { norm, ..tiny() }.unused_keys();
+            let is_unused = unused.iter().any(|(key, _)| *key == "norm_placement");
+            assert_eq!(is_unused, norm == NormKind::None, "{norm:?}");
+        }
+        let rope = |n_heads| ModelConfig { position: Position::Rope, n_heads, ..tiny() };
+        assert!(!rope(4).unused_keys().iter().any(|(key, _)| *key == "rope_theta"));
+        assert!(rope(8).unused_keys().iter().any(|(key, _)| *key == "rope_theta"));
     }
 }

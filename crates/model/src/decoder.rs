@@ -1,13 +1,14 @@
 //! The whole model: tokens in, logits out.
 
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer};
 use burn::tensor::{Device, Int, Tensor};
 use kernels::Kernels;
 
+use crate::dropout::Dropout;
 use crate::norm::Site;
 use crate::probe::Tap;
-use crate::{Block, ModelConfig, Norm, NormPlacement, Position};
+use crate::{Block, MicroBatch, ModelConfig, Norm, NormPlacement, Position};
 
 /// A decoder-only language model. Its output matrix is the token embedding's (a tied head).
 #[derive(Module, Debug)]
@@ -34,7 +35,7 @@ impl Decoder {
             blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
             final_norm: (config.norm_placement == NormPlacement::Pre)
                 .then(|| config.norm.init(config, Site::Final, device)),
-            dropout: DropoutConfig::new(config.dropout).init(),
+            dropout: Dropout::new(config.dropout),
             kernels,
         }
     }
@@ -112,9 +113,19 @@ impl Decoder {
     }
 
     pub(crate) fn without_dropout(mut self) -> Self {
-        self.dropout.prob = 0.0;
-        self.blocks.iter_mut().for_each(Block::drop_nothing);
+        self.dropouts().for_each(Dropout::disable);
         self
+    }
+
+    /// The same model for the pass of a micro-batch. It drops what a pass of the whole batch would drop of it, if the device's
+    /// generator is seeded alike before each pass.
+    pub fn in_micro_batch(mut self, micro_batch: MicroBatch) -> Self {
+        self.dropouts().for_each(|dropout| dropout.micro_batch = micro_batch);
+        self
+    }
+
+    fn dropouts(&mut self) -> impl Iterator<Item = &mut Dropout> {
+        std::iter::once(&mut self.dropout).chain(self.blocks.iter_mut().flat_map(Block::dropouts))
     }
 }
 

@@ -1,13 +1,14 @@
 //! The feed-forward: one activation, with or without a gate.
 
 use burn::module::Module;
-use burn::nn::{Dropout, Linear};
+use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use kernels::{Activation, Kernels};
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::ModelConfig;
+use crate::dropout::Dropout;
 use crate::projection::projection;
 
 /// The activation of the feed-forward. A gated one multiplies the activated gate with a second projection.
@@ -135,7 +136,7 @@ impl FeedForward {
         let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
         let f = self.ffn.activation();
         let weight = |linear: &Linear| linear.weight.val();
-        let is_bare = self.up.bias.is_none() && dropout.prob == 0.0;
+        let is_bare = self.up.bias.is_none() && dropout.is_disabled();
         let y = match &self.gate {
             Some(gate) if is_bare => {
                 kernels.gated_feed_forward(x, [gate, &self.up, &self.down].map(weight), residual, f)

@@ -38,12 +38,15 @@ pub struct Comparison {
     /// Of a study with a grid: main effects and interactions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     effects: Vec<Effect>,
+    /// Why runs that are there could not be read; the figures leave them out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<String>,
 }
 
 impl Comparison {
     /// Compares every variant with the first.
     pub(crate) fn of(results: &StudyResults) -> Self {
-        let StudyResults { study, runs, curves } = results;
+        let StudyResults { study, runs, curves, unreadable } = results;
         let rows = study.variants.iter().zip(runs).enumerate().map(|(i, (variant, own))| {
             let reference = (i > 0).then_some(runs[0].as_slice());
             Row::of(&variant.name, own, reference, study.seeds)
@@ -62,6 +65,7 @@ impl Comparison {
             account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
             same_program: programs.len() < 2,
             devices: runs.iter().flatten().filter_map(|run| run.meta.selftest.clone()).collect(),
+            unreadable: unreadable.clone(),
         }
     }
 
@@ -77,7 +81,8 @@ impl Comparison {
 
     /// Reservations that belong beside the figures.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes = vec![];
+        let left_out = |problem| format!("Left out of all figures, because it cannot be read: {problem}.");
+        let mut notes: Vec<String> = self.unreadable.iter().map(left_out).collect();
         if self.study.matching == Matching::Width {
             notes.push("Budgets are unmatched (match = \"width\"): compare the parameters too.".to_string());
         }
@@ -346,10 +351,10 @@ impl Comparison {
         (!table.rows.is_empty()).then_some(table)
     }
 
-    /// What each variant changes, a line each.
+    /// What each variant changes, a line each of those that change something.
     pub fn changes(&self) -> String {
         let line = |variant: &Variant| format!("{}: {}\n", variant.name, variant.changes.join("; "));
-        self.study.variants[1..].iter().map(line).collect()
+        self.study.variants[1..].iter().filter(|variant| !variant.changes.is_empty()).map(line).collect()
     }
 
     /// The comparison as text for a terminal.
@@ -473,7 +478,7 @@ mod tests {
             sweep: None,
             variants: variants.iter().map(variant).collect(),
         };
-        StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![] }
+        StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![], unreadable: vec![] }
     }
 
     #[test]

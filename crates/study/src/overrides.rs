@@ -8,8 +8,10 @@ use train::ConfigError;
 
 use crate::settings::{BASELINE, Settings};
 
-/// Keys that every run of a study shares: a variant that changed them would not be compared on equal terms.
-const SHARED: [&str; 5] = ["data.corpus", "data.tokenizer", "model.seq_len", "train.steps", "train.batch_size"];
+/// Keys that every run of a study shares: a variant that changed them would not be compared on equal terms, or, with other
+/// evaluations, would train the same weights.
+const SHARED: [&str; 6] =
+    ["data.corpus", "data.tokenizer", "model.seq_len", "train.steps", "train.batch_size", "train.eval_every"];
 
 /// One key with the value it is given.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,18 +49,24 @@ impl Override {
     /// From `key=value` on the command line. A value that is not TOML is taken as a string.
     ///
     /// # Errors
-    /// An assignment without `=`.
+    /// An assignment without `=`, or control characters in what is not one TOML value.
     pub fn from_assignment(text: &str) -> Result<Self, ConfigError> {
         let Some((key, value)) = text.split_once('=') else {
             return Err(ConfigError(format!("--set {text}: must be KEY=VALUE, as in --set model.norm=rmsnorm")));
         };
-        let value = value.trim();
-        let parsed = toml::from_str::<Table>(&format!("value = {value}")).ok().and_then(|mut t| t.remove("value"));
-        Ok(Override {
-            key: key.trim().to_string(),
-            value: parsed.unwrap_or_else(|| Value::String(value.to_string())),
-            origin: "--set".into(),
-        })
+        let (key, value) = (key.trim(), value.trim());
+        let parsed = match value.parse::<Value>() {
+            Ok(parsed) => parsed,
+            Err(_) if value.contains(char::is_control) => {
+                let start: String = value.chars().take(60).collect();
+                return Err(ConfigError(format!(
+                    "--set {key} = {start:?}: must be one TOML value, which holds line breaks and other control characters \
+                     only where TOML allows them"
+                )));
+            }
+            Err(_) => Value::String(value.to_string()),
+        };
+        Ok(Override { key: key.to_string(), value: parsed, origin: "--set".into() })
     }
 
     /// A number given by an option of its own, such as `--steps`.
@@ -107,6 +115,8 @@ pub(crate) struct Overlay {
     table: Table,
     /// What was really changed, for errors that only the whole can show.
     applied: Vec<Override>,
+    /// Whether the changes are a variant's.
+    is_variant: bool,
 }
 
 impl Overlay {
@@ -114,12 +124,12 @@ impl Overlay {
         let mut table: Table = toml::from_str(BASELINE).expect("the baseline is valid TOML");
         // Its description is of itself.
         table.insert("description".into(), Value::String(String::new()));
-        Overlay { table, applied: vec![] }
+        Overlay { table, applied: vec![], is_variant: false }
     }
 
     /// The settings to put a variant's changes on; only those are the variant's own.
     pub(crate) fn variant(&self) -> Self {
-        Overlay { table: self.table.clone(), applied: vec![] }
+        Overlay { table: self.table.clone(), applied: vec![], is_variant: true }
     }
 
     /// Puts one value in its place.
@@ -208,18 +218,27 @@ impl Overlay {
     pub(crate) fn settings(&self) -> Result<Settings, ConfigError> {
         let settings = Settings::deserialize(self.table.clone()).expect("every override was checked");
         for (key, user) in settings.model.unused_keys() {
-            if let Some(change) = self.applied.iter().find(|change| change.key == format!("model.{key}")) {
-                return Err(change.error(format!("`{}` has no effect: only model.{user} uses it", change.key)));
-            }
+            self.refuse_unused(&format!("model.{key}"), &format!("model.{user}"))?;
         }
-        let is_set = |key| self.applied.iter().any(|change| change.key == key);
-        if !settings.probe.on
-            && !is_set("probe.on")
-            && let Some(change) = self.applied.iter().find(|change| change.key == "probe.every")
-        {
-            return Err(change.error("`probe.every` has no effect: only probe.on = true uses it"));
+        if !settings.probe.on && !self.applied.iter().any(|change| change.key == "probe.on") {
+            self.refuse_unused("probe.every", "probe.on = true")?;
+        }
+        // A study may be given fewer steps for once; its variants must differ all the same.
+        if self.is_variant && settings.train.steps <= settings.train.warmup_steps {
+            self.refuse_unused("train.min_lr_factor", "train.steps above train.warmup_steps")?;
         }
         Ok(settings)
+    }
+
+    /// Refuses a key that was set here, where `user`, the choice that would use it, is not made.
+    ///
+    /// # Errors
+    /// The key was set.
+    pub(crate) fn refuse_unused(&self, key: &str, user: &str) -> Result<(), ConfigError> {
+        match self.applied.iter().find(|change| change.key == key) {
+            Some(change) => Err(change.error(format!("`{key}` has no effect: only {user} uses it"))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -403,4 +422,56 @@ pub fn nearest<'a>(name: &str, names: &'a [String]) -> &'a str {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_string();
     let likeness = |key: &String| strsim::jaro_winkler(name, key).max(strsim::jaro_winkler(&last(name), &last(key)));
     names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).map_or("", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+
+    #[test]
+    fn an_assignment_is_one_value() {
+        let value = |text: &str| Override::from_assignment(text).map(|change| change.value).map_err(|error| error.0);
+        assert_eq!(value("train.steps = 77"), Ok(Value::Integer(77)));
+        assert_eq!(value("model.norm=rmsnorm"), Ok(Value::String("rmsnorm".into())));
+        assert_eq!(value("reference=\"a\\tb\""), Ok(Value::String("a\tb".into())));
+        assert_eq!(value("train.lr.sweep=[1,\n2]"), Ok(Value::Array(vec![Value::Integer(1), Value::Integer(2)])));
+        // Nothing is dropped, not even what would be a comment in a file.
+        assert_eq!(value("train.steps=77 # steps"), Ok(Value::String("77 # steps".into())));
+        let rule =
+            "must be one TOML value, which holds line breaks and other control characters only where TOML allows them";
+        let expected = format!("--set train.steps = \"77\\n[train]\\nlr=1\": {rule}");
+        assert_eq!(value("train.steps=77\n[train]\nlr=1"), Err(expected));
+        assert!(value("data.corpus=a\u{1b}[2J").is_err());
+    }
+
+    #[test]
+    fn a_key_without_effect_is_refused() {
+        let check = |text: &str, expected: &str| assert_eq!(plan(text).err().unwrap().to_string(), expected, "{text}");
+        let placement = "`model.norm_placement` has no effect: only model.norm other than \"none\" uses it";
+        check("[model]\nnorm = \"none\"\nnorm_placement = \"post\"\n", &format!("study.toml:3: {placement}"));
+        check(
+            "[grid]\nmodel.norm = [\"layernorm\", \"none\"]\nmodel.norm_placement = [\"pre\", \"post\"]\n",
+            &format!("study.toml:3: {placement}"),
+        );
+        check(
+            "[model]\nnorm = \"none\"\n[[variant]]\nname = \"post\"\nmodel.norm_placement = \"post\"\n",
+            &format!("study.toml:5: {placement}"),
+        );
+        check(
+            "[model]\nposition = \"rope\"\nn_heads = 64\nn_kv_heads = 64\nrope_theta = 5.0\n",
+            "study.toml:5: `model.rope_theta` has no effect: only model.d_model above 2 * model.n_heads uses it",
+        );
+        check(
+            "[[variant]]\nname = \"a\"\ntrain.eval_every = 100\n",
+            "study.toml:3: `train.eval_every` is the same for all variants of a study; set it at the top of the file or \
+             with --set",
+        );
+        let short = "[train]\nsteps = 50\n";
+        check(
+            &format!("{short}[[variant]]\nname = \"a\"\ntrain.min_lr_factor = 0.5\n"),
+            "study.toml:5: `train.min_lr_factor` has no effect: only train.steps above train.warmup_steps uses it",
+        );
+        plan(&format!("{short}min_lr_factor = 0.5\n")).unwrap();
+    }
 }

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use data::{Account, Dataset};
 use kernels::Kernels;
-use model::{Budget, ModelConfig, Parts};
+use model::{Budget, ModelConfig, NormKind, Parts};
 use serde::{Deserialize, Serialize};
+use train::format::{Record, from_json, stamped};
 use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, read_text, write_whole};
 
 use crate::Override;
@@ -167,12 +168,15 @@ impl Plan {
         }
         variant_texts.splice(0..0, of_grid);
         let settings = base.settings()?;
+        if sweep_of.is_none() {
+            base.refuse_unused("tuning_seeds", "train.lr = { sweep = [...] }")?;
+        }
         check_name(name, file)?;
         check_variant_name(&settings.reference, file)?;
         let Settings { seeds, margin, tuning_seeds, .. } = settings;
         for (key, value, is_right, wanted) in [
             ("seeds", seeds.to_string(), (1..=MOST_SEEDS).contains(&seeds), "between 1 and 10000"),
-            ("margin", margin.to_string(), (0.0..100.0).contains(&margin), "from 0 up to 100 percent"),
+            ("margin", format!("{margin:?}"), (0.0..100.0).contains(&margin), "from 0 up to 100 percent"),
             ("tuning_seeds", tuning_seeds.to_string(), (1..=100).contains(&tuning_seeds), "between 1 and 100"),
         ] {
             if !is_right {
@@ -220,8 +224,12 @@ impl Plan {
         let mut known = vec![(settings.reference.clone(), settings.clone())];
         for text in variant_texts {
             check_variant_name(&text.name, &text.origin)?;
-            if study.variants.iter().any(|variant| variant.name == text.name) {
-                return Err(ConfigError(format!("{}: a second variant named `{}`", text.origin, text.name)).into());
+            if let Some(other) = study.variants.iter().find(|other| other.name.eq_ignore_ascii_case(&text.name)) {
+                let problem = match other.name == text.name {
+                    true => format!("a second variant named `{}`", text.name),
+                    false => format!("`{}` and `{}` are one folder on some disks", other.name, text.name),
+                };
+                return Err(ConfigError(format!("{}: {problem}; choose another name", text.origin)).into());
             }
             let mut overlay = base.variant();
             for change in &text.overrides {
@@ -351,8 +359,7 @@ impl Study {
         let path = Study::path(folder);
         let text =
             read_text(&path).map_err(|error| BadFile::new(folder, format!("this is not a study's folder: {error}")))?;
-        let study: Study = serde_json::from_str(&text)
-            .map_err(|error| BadFile::new(&path, format!("is damaged or of another version: {error}")))?;
+        let study: Study = from_json(Record::Study, &path, &text)?;
         let is_sound = !study.variants.is_empty()
             && study.variants.iter().all(|variant| check_variant_name(&variant.name, "").is_ok())
             && study.seeds <= MOST_SEEDS
@@ -373,18 +380,33 @@ impl Study {
         Ok(study)
     }
 
+    /// Refuses a folder whose `study.json` cannot be read: it would be written over.
+    ///
+    /// # Errors
+    /// A damaged file, or one of another format.
+    pub fn check_earlier(folder: &Path) -> Result<(), BadFile> {
+        if Study::path(folder).exists() { Study::read(folder).map(drop) } else { Ok(()) }
+    }
+
     /// Writes what a report needs beside the run folders.
     ///
     /// # Errors
     /// A folder that cannot be written.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        write_whole(&Study::path(folder), &(serde_json::to_string_pretty(self)? + "\n"))
+        write_whole(&Study::path(folder), &(serde_json::to_string_pretty(&stamped(self))? + "\n"))
     }
 }
 
 impl PlannedVariant {
     fn new(config: RunConfig) -> Result<Self, ConfigError> {
         config.validate()?;
+        // For what is planned only: what an earlier version trained so can be read.
+        if config.model.norm == NormKind::BatchNorm && config.train.grad_accum_steps > 1 {
+            return Err(ConfigError(format!(
+                "train.grad_accum_steps = {}: must be 1 with model.norm = \"batchnorm\", whose statistics are those of the whole batch",
+                config.train.grad_accum_steps
+            )));
+        }
         let budget = config.model.budget(config.vocab_size);
         Ok(PlannedVariant { config, budget })
     }
@@ -461,7 +483,8 @@ fn check_grid(grid: &[Vec<Override>]) -> Result<(), ConfigError> {
 
 /// Names of variants lie beside the files of a study.
 fn check_variant_name(name: &str, origin: &str) -> Result<(), ConfigError> {
-    if name.contains('.') || name.starts_with("replaced-") || name == TUNING {
+    let folded = name.to_ascii_lowercase();
+    if folded.contains('.') || folded.starts_with("replaced-") || folded == TUNING {
         return Err(ConfigError(format!(
             "{origin}: the name `{name}` is kept for files: use no `.`, no `replaced-` and not `{TUNING}`"
         )));
@@ -548,6 +571,31 @@ pub(crate) mod tests {
             "study.toml:1: variant `deep` has 2,675,328 parameters, +229.6% against 811,648 of `baseline`, and d_ff cannot \
              make up for it; write match = \"width\" at the top to compare unequal budgets",
         );
+    }
+
+    #[test]
+    fn batchnorm_has_the_whole_batch_at_once() {
+        let problem = "train.grad_accum_steps = 2: must be 1 with model.norm = \"batchnorm\", whose statistics are those of the whole batch";
+        let text = "[train]\ngrad_accum_steps = 2\n[[variant]]\nname = \"a\"\nmodel.norm = \"batchnorm\"\n";
+        check_error(text, &format!("study.toml:3: {problem}"));
+        check_error(
+            "tuning_seeds = 3\n",
+            "study.toml:1: `tuning_seeds` has no effect: only train.lr = { sweep = [...] } uses it",
+        );
+    }
+
+    #[test]
+    fn names_that_share_a_folder_are_refused() {
+        let two = |a: &str, b: &str| {
+            format!(
+                "[[variant]]\nname = \"{a}\"\nmodel.ffn = \"relu\"\n[[variant]]\nname = \"{b}\"\nmodel.ffn = \"silu\"\n"
+            )
+        };
+        check_error(&two("a", "a"), "study.toml:4: a second variant named `a`; choose another name");
+        check_error(&two("a", "A"), "study.toml:4: `a` and `A` are one folder on some disks; choose another name");
+        let problem = "`baseline` and `Baseline` are one folder on some disks; choose another name";
+        check_error(&two("a", "Baseline"), &format!("study.toml:4: {problem}"));
+        assert!(plan(&two("a", "Tuning")).is_err() && plan(&two("a", "b")).is_ok());
     }
 
     #[test]

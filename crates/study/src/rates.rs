@@ -50,6 +50,12 @@ impl RateCurve {
         Ok(RateCurve { points })
     }
 
+    /// One of whose runs nothing is known.
+    pub(crate) fn unknown(sweep: &Sweep) -> Self {
+        let point = |&lr: &f64| RatePoint { lr, loss: None, n_diverged: 0 };
+        RateCurve { points: sweep.rates.iter().map(point).collect() }
+    }
+
     /// The lowest of the points that are stable, or of all if none is.
     fn lowest(&self) -> Option<(usize, f64)> {
         let losses =

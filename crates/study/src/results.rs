@@ -7,7 +7,7 @@ use anyhow::Result;
 use data::{Class, Split};
 use train::{BadFile, ConfigError, Meta, MetricLine, ProbeLine, RunConfig, RunFolder, State, median, read_text};
 
-use crate::plan::{Study, Variant};
+use crate::plan::Study;
 use crate::rates::RateCurve;
 use crate::roughness::roughness;
 use crate::stats::mean_and_deviation;
@@ -19,6 +19,8 @@ pub(crate) struct StudyResults {
     pub(crate) runs: Vec<Vec<RunResult>>,
     /// Of a study with a sweep: each variant's loss by learning rate.
     pub(crate) curves: Vec<RateCurve>,
+    /// Why runs that are there could not be read.
+    pub(crate) unreadable: Vec<String>,
 }
 
 /// One run that has started.
@@ -38,20 +40,22 @@ pub(crate) struct RunResult {
 }
 
 impl StudyResults {
-    /// Reads the study in `folder`. Runs that have not started are left out.
+    /// Reads the study in `folder`. Runs that have not started are left out; those that cannot be read are, too, and named.
     ///
     /// # Errors
-    /// A folder that is not a study's, or a damaged file.
+    /// A folder that is not a study's, or runs that cannot be compared.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let study = Study::read(folder)?;
-        let mut runs = vec![];
+        let (mut runs, mut unreadable) = (vec![], vec![]);
         for variant in &study.variants {
             let mut started = vec![];
-            for seed in 0..study.seeds {
-                let run = RunResult::read(&RunFolder::within(folder, &variant.name, seed as u64))?;
-                // Of a sweep that has not come to its end, or was done again, there may be runs at rates of before.
-                let is_of_now = |run: &RunResult| study.sweep.is_none() || variant.lr == Some(run.config.train.lr);
-                started.extend(run.filter(is_of_now));
+            for seed in 0..study.seeds as u64 {
+                match RunResult::of_study(folder, &variant.name, seed) {
+                    // Of a sweep that has not come to its end, or was done again, there may be runs at rates of before.
+                    Ok(run) => started
+                        .extend(run.filter(|run| study.sweep.is_none() || variant.lr == Some(run.config.train.lr))),
+                    Err(error) => unreadable.push(format!("{error:#}")),
+                }
             }
             runs.push(started);
         }
@@ -60,10 +64,16 @@ impl StudyResults {
         if let Some(steps) = latest.map(|run| run.config.train.steps) {
             runs.iter_mut().for_each(|own: &mut Vec<RunResult>| own.retain(|run| run.config.train.steps == steps));
         }
-        let curve = |variant: &Variant, sweep| RateCurve::read(folder, &variant.name, sweep);
-        let curves = study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| curve(own, sweep)));
-        let curves = curves.collect::<Result<_>>()?;
-        let results = StudyResults { study, runs, curves };
+        let mut curves = vec![];
+        for (sweep, variant) in study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| (sweep, own)))
+        {
+            let curve = RateCurve::read(folder, &variant.name, sweep);
+            curves.push(curve.unwrap_or_else(|error| {
+                unreadable.push(format!("{error:#}"));
+                RateCurve::unknown(sweep)
+            }));
+        }
+        let results = StudyResults { study, runs, curves, unreadable };
         results.check_alike()?;
         Ok(results)
     }
@@ -95,6 +105,23 @@ impl StudyResults {
 }
 
 impl RunResult {
+    /// The run of a study, if it has started.
+    ///
+    /// # Errors
+    /// A damaged file, or the run of another variant or seed.
+    fn of_study(study_folder: &Path, variant: &str, seed: u64) -> Result<Option<Self>> {
+        let folder = RunFolder::within(study_folder, variant, seed);
+        let run = RunResult::read(&folder)?;
+        match &run {
+            Some(run) if (run.config.variant.as_str(), run.config.seed) != (variant, seed) => {
+                let problem =
+                    format!("holds the run {}: its config.toml was changed, or it was moved", run.config.label());
+                Err(BadFile::new(&folder.path, problem).into())
+            }
+            _ => Ok(run),
+        }
+    }
+
     /// What a run's folder holds, if it has started.
     ///
     /// # Errors
@@ -106,8 +133,10 @@ impl RunResult {
         if status.state != State::Done && !(is_there("meta.json") && is_there("metrics.jsonl")) {
             return Ok(None);
         }
-        status.check_metrics(folder)?;
-        let (config, meta, metrics) = (folder.config()?, folder.meta()?, folder.metrics()?);
+        // Before the hashes are checked: a file of a newer format is no damaged one.
+        let (config, meta) = (folder.config()?, folder.meta()?);
+        folder.check_reported(&status)?;
+        let metrics = folder.metrics()?;
         let probes = folder.probes(&config, status.state)?;
         let steps = config.train.steps;
         let is_whole = metrics.last().is_some_and(|line| line.step == steps && line.split == Split::Valid);

@@ -17,6 +17,7 @@ use burn::tensor::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{FileHash, damaged, read_file, read_text, unwritable};
+use crate::format::{Record, from_json, oldest, stamped};
 use crate::journal::Mark;
 use crate::spike::Window;
 use crate::{BadFile, RunConfig, RunFolder};
@@ -46,9 +47,6 @@ pub(crate) struct Checkpoint {
     pub(crate) state: TrainState,
 }
 
-/// Changes with what is in a checkpoint, or with how burn writes it.
-const FORMAT: u32 = 2;
-
 const MANIFEST: &str = "manifest";
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -57,7 +55,6 @@ const STATE: &str = "state.json";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
-    format: u32,
     step: usize,
     /// BLAKE3 of the run's config, but for what may change from one half of a run to the other.
     config: String,
@@ -68,9 +65,9 @@ fn name(step: usize) -> String {
     format!("{STEP}{step:08}")
 }
 
-/// BLAKE3 of all of a config that both halves of a run share.
+/// BLAKE3 of all of a config that both halves of a run share, the same for every version of the program.
 fn config_hash(config: &RunConfig) -> String {
-    blake3::hash(config.lasting().to_string().as_bytes()).to_string()
+    blake3::hash(oldest(config.lasting()).to_string().as_bytes()).to_string()
 }
 
 /// The checkpoints of a run.
@@ -143,8 +140,9 @@ impl Checkpoints {
                     }
                     Err(problem) => BadFile::new(&path, problem),
                 },
-                Err(Unusable::Damaged(problem)) => problem,
-                Err(Unusable::OtherVersion(problem)) => return Err(problem.into()),
+                // It is good, for another program.
+                Err(problem) if problem.is_of_another_format() => return Err(problem.into()),
+                Err(problem) => problem,
             };
             unusable.push((path, problem));
         }
@@ -170,35 +168,36 @@ impl Checkpoints {
     }
 
     /// Whether one is whole and of this run.
-    fn check(&self, step: usize) -> Result<(), Unusable> {
+    fn check(&self, step: usize) -> Result<(), BadFile> {
         let folder = self.path.join(name(step));
         let manifest = read_manifest(&folder)?;
         if manifest.step != step {
-            return Err(BadFile::new(&folder, "is of another step than its name says").into());
+            return Err(BadFile::new(&folder, "is of another step than its name says"));
         }
         if manifest.config != config_hash(&self.config) {
-            return Err(BadFile::new(&folder, "is of another configuration").into());
+            return Err(BadFile::new(&folder, "is of another configuration"));
         }
         if !manifest.files.keys().eq([MODEL, OPTIMIZER, STATE]) {
-            return Err(BadFile::new(&folder, "has a manifest of other files").into());
+            return Err(BadFile::new(&folder, "has a manifest of other files"));
         }
-        Ok(manifest.files.iter().try_for_each(|(name, entry)| entry.check(&folder.join(name)))?)
+        manifest.files.iter().try_for_each(|(name, entry)| entry.check(&folder.join(name)))
     }
 
     /// Reads one that is whole.
-    fn read(&self, step: usize) -> Result<Checkpoint, Unusable> {
+    fn read(&self, step: usize) -> Result<Checkpoint, BadFile> {
         self.check(step)?;
         let folder = self.path.join(name(step));
         let file = |name: &str| read_file(&folder.join(name));
-        let state: TrainState = serde_json::from_slice(&file(STATE)?).map_err(|error| damaged(&folder, &error))?;
+        let state: TrainState = from_json(Record::State, &folder.join(STATE), &read_text(&folder.join(STATE))?)?;
         if state.step != step {
-            return Err(BadFile::new(&folder, "holds the state of another step").into());
+            return Err(BadFile::new(&folder, "holds the state of another step"));
         }
         let probes = state.probes.as_ref().filter(|_| self.config.probe.on);
         for (mark, path) in [(state.metrics.as_ref(), self.run.metrics_path()), (probes, self.run.probes_path())] {
             mark.map(|mark| mark.read(&path)).transpose()?;
         }
-        let model = ModuleRecord::from_bytes(Bytes::from_bytes_vec(file(MODEL)?)).map_err(|e| damaged(&folder, &e))?;
+        let model = ModuleRecord::from_bytes(Bytes::from_bytes_vec(file(MODEL)?))
+            .map_err(|error| BadFile::new(&folder.join(MODEL), damaged(error)))?;
         Ok(Checkpoint { model, optimizer: Bytes::from_bytes_vec(file(OPTIMIZER)?), state })
     }
 
@@ -220,9 +219,9 @@ impl Checkpoints {
         // One after the other, for each is in memory twice.
         write(MODEL, &model.into_bytes()?)?;
         write(OPTIMIZER, &optimizer.into_bytes()?)?;
-        write(STATE, serde_json::to_string(state)?.as_bytes())?;
-        let manifest = Manifest { format: FORMAT, step: state.step, config: config_hash(&self.config), files };
-        let manifest = serde_json::to_string(&manifest)?;
+        write(STATE, serde_json::to_string(&stamped(state))?.as_bytes())?;
+        let manifest = Manifest { step: state.step, config: config_hash(&self.config), files };
+        let manifest = serde_json::to_string(&stamped(&manifest))?;
         let finish = || {
             let sealed = format!("{manifest}\n{}\n", blake3::hash(manifest.as_bytes()));
             storage.write(&partial.join(MANIFEST), sealed.as_bytes())?;
@@ -233,7 +232,7 @@ impl Checkpoints {
         };
         finish().with_context(|| unwritable(&path))?;
         // Only what can be read is worth more than the one before it.
-        self.check(state.step).map_err(|unusable| std::io::Error::other(unusable.problem().to_string()))?;
+        self.check(state.step).map_err(|problem| std::io::Error::other(problem.to_string()))?;
         tracing::info!(step = state.step, "checkpoint");
         self.prune(self.config.checkpoint.keep_last, state)
     }
@@ -292,43 +291,10 @@ fn starts_with(name: &OsStr, with: &str) -> bool {
     name.as_encoded_bytes().starts_with(with.as_bytes())
 }
 
-/// Why a checkpoint is not read.
-#[derive(Debug)]
-enum Unusable {
-    /// The one before it may do.
-    Damaged(BadFile),
-    /// It is good, for another program.
-    OtherVersion(BadFile),
-}
-
-impl Unusable {
-    fn problem(&self) -> &BadFile {
-        match self {
-            Unusable::Damaged(problem) | Unusable::OtherVersion(problem) => problem,
-        }
-    }
-}
-
-impl From<BadFile> for Unusable {
-    fn from(problem: BadFile) -> Self {
-        Unusable::Damaged(problem)
-    }
-}
-
-fn read_manifest(folder: &Path) -> Result<Manifest, Unusable> {
-    #[derive(Deserialize)]
-    struct Format {
-        format: u32,
-    }
+fn read_manifest(folder: &Path) -> Result<Manifest, BadFile> {
     let path = folder.join(MANIFEST);
     let text = read_text(&path)?;
     let whole = text.split_once('\n').filter(|(line, hash)| blake3::hash(line.as_bytes()).to_string() + "\n" == *hash);
     let (line, _) = whole.ok_or_else(|| BadFile::new(&path, "is damaged: it has another hash than its own"))?;
-    let Format { format } = serde_json::from_str(line).map_err(|error| damaged(&path, &error))?;
-    if format != FORMAT {
-        let problem =
-            format!("is of format {format}, and this program reads {FORMAT}: go on with the version that wrote it");
-        return Err(Unusable::OtherVersion(BadFile::new(&path, problem)));
-    }
-    Ok(serde_json::from_str(line).map_err(|error| damaged(&path, &error))?)
+    from_json(Record::Manifest, &path, line)
 }

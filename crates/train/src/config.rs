@@ -1,12 +1,15 @@
 //! What one run is: every number final.
 
+use std::path::Path;
+
 use data::DataConfig;
 use kernels::Kernels;
-use model::ModelConfig;
+use model::{ModelConfig, check_fraction, check_positive};
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-use crate::{Backend, ConfigError};
+use crate::format::{Record, from_toml, stamped};
+use crate::{Backend, BadFile, ConfigError};
 
 /// The truth about a run, written to its folder as `config.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,8 +106,8 @@ pub struct TrainConfig {
     pub weight_decay: f64,
     /// Largest global norm of the gradient; larger ones are scaled down to it.
     pub grad_clip: f64,
-    /// Parts of a batch whose gradients are computed one after the other and added up: less memory for the same step.
-    pub accumulate: usize,
+    /// Micro-batches of a batch, whose gradients are computed one after the other and added up: less memory for the same step.
+    pub grad_accum_steps: usize,
     pub on_spike: OnSpike,
     /// Steps between evaluations on the whole validation split; the last step is always evaluated.
     pub eval_every: usize,
@@ -121,6 +124,19 @@ impl RunConfig {
         label(&self.variant, self.seed)
     }
 
+    /// The text of a `config.toml`.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(&stamped(self)).expect("a config is a table")
+    }
+
+    /// Reads what [`RunConfig::to_toml`] wrote, here or in an older version, from the file at `path`.
+    ///
+    /// # Errors
+    /// A damaged text, or one of another format.
+    pub fn from_toml(path: &Path, text: &str) -> Result<Self, BadFile> {
+        from_toml(Record::Config, path, text)
+    }
+
     /// Checks everything that types do not.
     ///
     /// # Errors
@@ -128,7 +144,7 @@ impl RunConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.backend.require()?;
         if self.kernels == Kernels::Fused && !self.backend.is_cpu() {
-            let message = format!("kernels = \"fused\": backend `{}` has only plain ones", self.backend);
+            let message = format!("kernels = \"fused\": must be \"plain\" with backend `{}`", self.backend);
             return Err(ConfigError(message));
         }
         if !(1..=MOST_TOKENS).contains(&self.vocab_size) {
@@ -225,27 +241,24 @@ impl TrainConfig {
                 return Err(format!("train.{key} = {value}: must be between 1 and {most}"));
             }
         }
-        if self.accumulate == 0 || !self.batch_size.is_multiple_of(self.accumulate) {
-            let (parts, batch) = (self.accumulate, self.batch_size);
+        if self.grad_accum_steps == 0 || !self.batch_size.is_multiple_of(self.grad_accum_steps) {
             return Err(format!(
-                "train.accumulate = {parts}: must be 1 or another divisor of train.batch_size = {batch}"
+                "train.grad_accum_steps = {}: must be 1 or another divisor of train.batch_size = {}",
+                self.grad_accum_steps, self.batch_size
             ));
         }
-        for (key, value) in [("lr", self.lr), ("grad_clip", self.grad_clip)] {
-            if !((value as f32).is_finite() && value as f32 > 0.0) {
-                return Err(format!("train.{key} = {value:?}: must be a positive number below 3.4e38"));
-            }
-        }
+        check_positive("train.lr", self.lr)?;
+        check_positive("train.grad_clip", self.grad_clip)?;
         if !(0.0..=1.0).contains(&self.min_lr_factor) {
-            return Err(format!("train.min_lr_factor = {}: must be between 0 and 1", self.min_lr_factor));
+            return Err(format!("train.min_lr_factor = {:?}: must be between 0 and 1", self.min_lr_factor));
         }
-        for (key, beta) in [("beta1", self.beta1), ("beta2", self.beta2)] {
-            if !(0.0..1.0).contains(&(beta as f32)) {
-                return Err(format!("train.{key} = {beta}: must be at least 0 and below 1"));
-            }
-        }
-        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
-            return Err(format!("train.weight_decay = {}: must be 0 or a positive number", self.weight_decay));
+        check_fraction("train.beta1", self.beta1)?;
+        check_fraction("train.beta2", self.beta2)?;
+        if !(self.weight_decay >= 0.0 && (self.weight_decay as f32).is_finite()) {
+            return Err(format!(
+                "train.weight_decay = {:?}: must be 0 or a positive number up to 3.4e38",
+                self.weight_decay
+            ));
         }
         Ok(())
     }
@@ -301,7 +314,7 @@ pub(crate) mod tests {
                 beta2: 0.95,
                 weight_decay: 0.1,
                 grad_clip: 1.0,
-                accumulate: 1,
+                grad_accum_steps: 1,
                 on_spike: OnSpike::Warn,
                 eval_every: 6,
             },
@@ -319,13 +332,21 @@ pub(crate) mod tests {
     #[test]
     fn wrong_numbers_are_named() {
         tiny().validate().unwrap();
-        check(|c| c.train.lr = f64::NAN, "train.lr = NaN: must be a positive number below 3.4e38");
-        check(|c| c.train.lr = -1.0, "train.lr = -1.0: must be a positive number below 3.4e38");
+        let positive = "must be a positive number that 32-bit floats hold, from about 1.2e-38 to 3.4e38";
+        check(|c| c.train.lr = f64::NAN, &format!("train.lr = NaN: {positive}"));
+        check(|c| c.train.lr = -1.0, &format!("train.lr = -1.0: {positive}"));
+        check(|c| c.train.lr = 1e-46, &format!("train.lr = 1e-46: {positive}"));
+        check(|c| c.train.grad_clip = 1e39, &format!("train.grad_clip = 1e39: {positive}"));
         check(|c| c.train.min_lr_factor = 1.5, "train.min_lr_factor = 1.5: must be between 0 and 1");
         check(|c| c.train.steps = 0, "train.steps = 0: must be between 1 and 1000000000");
-        check(|c| c.train.beta2 = 1.0, "train.beta2 = 1: must be at least 0 and below 1");
-        check(|c| c.train.weight_decay = f64::INFINITY, "train.weight_decay = inf: must be 0 or a positive number");
-        check(|c| c.train.accumulate = 3, "train.accumulate = 3: must be 1 or another divisor of train.batch_size = 2");
+        check(|c| c.train.beta2 = 1.0, "train.beta2 = 1.0: must be at least 0 and below 1");
+        let rounded = "train.beta1 = 0.9999999999: must be at least 0 and below 1, as a 32-bit float too";
+        check(|c| c.train.beta1 = 0.9999999999, rounded);
+        let decay = "must be 0 or a positive number up to 3.4e38";
+        check(|c| c.train.weight_decay = f64::INFINITY, &format!("train.weight_decay = inf: {decay}"));
+        check(|c| c.train.weight_decay = 1e39, &format!("train.weight_decay = 1e39: {decay}"));
+        let divisor = "train.grad_accum_steps = 3: must be 1 or another divisor of train.batch_size = 2";
+        check(|c| c.train.grad_accum_steps = 3, divisor);
         check(|c| c.checkpoint.keep_last = 0, "checkpoint.keep_last = 0: must be between 1 and 1000");
         check(|c| c.model.n_heads = 3, "model.d_model = 16 is not divisible by model.n_heads = 3");
     }

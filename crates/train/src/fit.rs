@@ -15,8 +15,6 @@ use burn::train::{
 };
 use data::{Batch, Dataset, Split};
 use model::Units;
-use rand::Rng;
-use random::stream;
 
 use crate::checkpoint::{Checkpoints, TrainState};
 use crate::config::OnSpike;
@@ -82,12 +80,8 @@ impl StepLoop {
     fn warm_up(&self) {
         let mut learner = learner(&self.config, &self.device);
         let batch = self.data.train_batch(self.config.seed, 1, self.config.train.batch_size);
-        let (unread, _) = unread_step(&mut learner, &batch, &self.config);
+        let (unread, _) = unread_step(&mut learner, &batch, &self.config, 1);
         Unread::read(&[unread]);
-    }
-
-    fn seed_dropout(&self, step: usize) {
-        self.device.seed(stream(self.config.seed, &format!("dropout/{step}")).next_u64());
     }
 
     /// Steps whose numbers are read together. On the CPU they are there at once; a GPU would have to come to a halt for each, and only
@@ -179,14 +173,13 @@ impl Running<'_> {
         let RunConfig { seed, train, .. } = &self.of.config;
         let step = self.state.step + 1;
         let batch = self.of.data.train_batch(*seed, step, train.batch_size);
-        self.of.seed_dropout(step);
         self.probes.before(step, || self.learner.model());
         if self.of.read_every() > 1 {
-            self.unread.push(unread_step(self.learner, &batch, &self.of.config));
+            self.unread.push(unread_step(self.learner, &batch, &self.of.config, step));
             self.state.step = step;
             return if self.unread.len() < self.of.read_every() { Ok(None) } else { self.read() };
         }
-        let (report, grads, norm) = gradients(self.learner, &batch, &self.of.config);
+        let (report, grads, norm) = gradients(self.learner, &batch, &self.of.config, step);
         let loss = report.loss();
         if !loss.is_finite() || !norm.is_finite() {
             let first = self.where_from(&self.learner.model(), step, &batch, &grads);
@@ -315,9 +308,7 @@ impl Running<'_> {
 
     /// The first tensor of a step that is not finite, in words.
     fn where_from(&self, model: &LanguageModel, step: usize, batch: &Batch, grads: &GradientsParams) -> String {
-        // The same parts and the same dropout as in the step.
-        self.of.seed_dropout(step);
-        let first = first_not_finite(model, batch.split(self.of.config.train.accumulate), grads);
+        let first = first_not_finite(model, batch, &self.of.config, step, grads);
         format!("the first tensor that is not: {}", first.unwrap_or("none by itself: a sum overflows".into()))
     }
 

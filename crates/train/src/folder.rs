@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoints;
 use crate::config::label;
+use crate::format::{self, Record, stamped};
 use crate::journal::MetricLine;
 use crate::{ConfigError, ProbeLine, RunConfig};
 
@@ -42,7 +44,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, BadFile> {
 /// # Errors
 /// It is missing, damaged or something else.
 pub fn read_text(path: &Path) -> Result<String, BadFile> {
-    String::from_utf8(read_file(path)?).map_err(|error| damaged(path, &error))
+    String::from_utf8(read_file(path)?).map_err(|error| BadFile::new(path, damaged(error)))
 }
 
 /// The tokenizer of a folder: its text, and what the text says.
@@ -145,7 +147,7 @@ pub struct Status {
     /// What went wrong, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
-    /// Of a run that is done: what it wrote, by path below its folder.
+    /// Of a run that has ended: what it wrote, by path below its folder.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub files: BTreeMap<String, FileHash>,
 }
@@ -184,25 +186,22 @@ impl FileHash {
     }
 }
 
-impl Status {
-    /// Refuses metrics and looks inside that are not what the run wrote, where it is done.
-    ///
-    /// # Errors
-    /// They are not.
-    pub fn check_metrics(&self, run: &RunFolder) -> Result<(), BadFile> {
-        let mut files = [METRICS, PROBES].into_iter().filter_map(|name| Some((name, self.files.get(name)?)));
-        files.try_for_each(|(name, hash)| hash.check(&run.path.join(name)))
-    }
-}
+const CONFIG: &str = "config.toml";
+
+const META: &str = "meta.json";
+
+const STATUS: &str = "status.json";
 
 const METRICS: &str = "metrics.jsonl";
 
 const PROBES: &str = "probes.jsonl";
 
+const TOKENIZER: &str = "tokenizer.json";
+
 const WEIGHTS: &str = "checkpoints/final/model.safetensors";
 
-/// What is read of a finished run, and of one that was looked into.
-const RESULTS: [&str; 3] = [METRICS, "tokenizer.json", WEIGHTS];
+/// What a run leaves for others to read, but for its status, which has the hashes of these. A report reads the first four.
+const SEALED: [&str; 6] = [CONFIG, META, METRICS, PROBES, TOKENIZER, WEIGHTS];
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -217,6 +216,14 @@ impl RunFolder {
     /// The folder of a variant's run below the study's.
     pub fn within(study: &Path, variant: &str, seed: u64) -> Self {
         RunFolder::new(study.join(label(variant, seed)))
+    }
+
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.path.join(CONFIG)
+    }
+
+    pub(crate) fn meta_path(&self) -> PathBuf {
+        self.path.join(META)
     }
 
     pub fn metrics_path(&self) -> PathBuf {
@@ -241,22 +248,37 @@ impl RunFolder {
         self.storage.write_whole(&path, text.as_bytes()).with_context(|| unwritable(&path))
     }
 
-    pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
-        self.write(name, &(serde_json::to_string_pretty(value)? + "\n"))
+    fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.write(name, &(serde_json::to_string_pretty(&stamped(value))? + "\n"))
+    }
+
+    pub(crate) fn set_config(&self, config: &RunConfig) -> Result<()> {
+        self.write(CONFIG, &config.to_toml())
+    }
+
+    pub(crate) fn set_meta(&self, meta: &Meta) -> Result<()> {
+        self.write_json(META, meta)
+    }
+
+    pub(crate) fn set_tokenizer(&self, json: &str) -> Result<()> {
+        self.write(TOKENIZER, json)
     }
 
     pub(crate) fn set_status(&self, state: State, step: usize, message: Option<String>) -> Result<()> {
-        self.write_json("status.json", &Status { state, step, message, files: BTreeMap::new() })
+        self.write_json(STATUS, &Status { state, step, message, files: BTreeMap::new() })
     }
 
-    /// Says that the run is done, with the hashes of what it wrote.
-    pub(crate) fn set_done(&self, config: &RunConfig) -> Result<()> {
-        let hash = |name: &str| Ok((name.to_string(), FileHash::of_file(&self.path.join(name))?));
-        let files = RESULTS.into_iter().chain(config.probe.on.then_some(PROBES)).map(hash).collect::<Result<_>>()?;
-        self.write_json("status.json", &Status { state: State::Done, step: config.train.steps, message: None, files })
+    /// Says how the run has ended, with the hashes of what it wrote.
+    pub(crate) fn set_ended(&self, state: State, step: usize, message: Option<String>) -> Result<()> {
+        let hash = |name: &&str| {
+            let path = self.path.join(name);
+            path.exists().then(|| Ok((name.to_string(), FileHash::of_file(&path)?)))
+        };
+        let files = SEALED.iter().filter_map(hash).collect::<Result<_>>()?;
+        self.write_json(STATUS, &Status { state, step, message, files })
     }
 
-    /// Refuses a finished run whose results are not what it wrote.
+    /// Refuses a run that has ended if a file is not what it wrote.
     ///
     /// # Errors
     /// The first file that is not, or a damaged status.
@@ -265,13 +287,27 @@ impl RunFolder {
         Ok(files.iter().try_for_each(|(name, hash)| hash.check(&self.path.join(name)))?)
     }
 
+    /// The same of what a report reads.
+    ///
+    /// # Errors
+    /// The first file that is not what the run wrote.
+    pub fn check_reported(&self, status: &Status) -> Result<(), BadFile> {
+        let mut files = SEALED.into_iter().take(4).filter_map(|name| Some((name, status.files.get(name)?)));
+        files.try_for_each(|(name, hash)| hash.check(&self.path.join(name)))
+    }
+
+    /// Whether a run has left anything here that took training.
+    pub(crate) fn has_results(&self) -> bool {
+        let size = |name: &str| fs::symlink_metadata(self.path.join(name)).map_or(0, |meta| meta.len());
+        [METRICS, PROBES, WEIGHTS].into_iter().any(|name| size(name) > 0)
+    }
+
     /// The run's config.
     ///
     /// # Errors
     /// A folder without one, or a damaged file.
     pub fn config(&self) -> Result<RunConfig> {
-        let path = self.path.join("config.toml");
-        Ok(toml::from_str(&self.read("config.toml")?).map_err(|error| damaged(&path, &error.message()))?)
+        Ok(RunConfig::from_toml(&self.config_path(), &self.read(CONFIG)?)?)
     }
 
     /// The config of a run that is done.
@@ -284,7 +320,7 @@ impl RunFolder {
         }
         self.check_files()?;
         let config = self.config()?;
-        config.validate().map_err(|error| BadFile::new(&self.path.join("config.toml"), error.to_string()))?;
+        config.validate().map_err(|error| BadFile::new(&self.config_path(), error.to_string()))?;
         Ok(config)
     }
 
@@ -293,7 +329,7 @@ impl RunFolder {
     /// # Errors
     /// A missing or damaged file.
     pub fn meta(&self) -> Result<Meta> {
-        self.read_json("meta.json")
+        self.read_json(Record::Meta, META)
     }
 
     /// How far the run is; `None` before one has started here.
@@ -301,10 +337,10 @@ impl RunFolder {
     /// # Errors
     /// A damaged file.
     pub fn status(&self) -> Result<Option<Status>> {
-        if !self.path.join("status.json").exists() {
+        if !self.path.join(STATUS).exists() {
             return Ok(None);
         }
-        self.read_json("status.json").map(Some)
+        self.read_json(Record::Status, STATUS).map(Some)
     }
 
     /// Whether the run can go on from a checkpoint.
@@ -343,9 +379,8 @@ impl RunFolder {
         Ok(read_text(&self.path.join(name))?)
     }
 
-    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let path = self.path.join(name);
-        Ok(serde_json::from_str(&self.read(name)?).map_err(|error| damaged(&path, &error))?)
+    fn read_json<T: DeserializeOwned>(&self, record: Record, name: &str) -> Result<T> {
+        Ok(format::from_json(record, &self.path.join(name), &self.read(name)?)?)
     }
 }
 
@@ -361,9 +396,9 @@ fn lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, BadFile> {
 pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path, mut reader: impl BufRead) -> Result<Vec<T>, BadFile> {
     let mut lines = vec![];
     let mut text = String::new();
-    while reader.read_line(&mut text).map_err(|error| damaged(path, &error))? > 0 {
+    while reader.read_line(&mut text).map_err(|error| BadFile::new(path, damaged(error)))? > 0 {
         if text.ends_with('\n') {
-            lines.push(serde_json::from_str(&text).map_err(|error| damaged(path, &error))?);
+            lines.push(serde_json::from_str(&text).map_err(|error| BadFile::new(path, damaged(error)))?);
         }
         text.clear();
     }
@@ -376,11 +411,26 @@ pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path, mut reader: impl BufR
 pub struct BadFile {
     path: String,
     problem: String,
+    is_whole: bool,
 }
 
 impl BadFile {
     pub fn new(path: &Path, problem: impl Into<String>) -> Self {
-        BadFile { path: path.display().to_string(), problem: problem.into() }
+        BadFile { path: path.display().to_string(), problem: problem.into(), is_whole: false }
+    }
+
+    /// A file that another version of the program can read.
+    pub(crate) fn of_format(path: &Path, format: u64, read: RangeInclusive<u64>) -> Self {
+        let (first, last) = read.into_inner();
+        let problem = format!(
+            "is of format {format}, and this program reads formats {first} to {last}: use the version that wrote it"
+        );
+        BadFile { is_whole: true, ..BadFile::new(path, problem) }
+    }
+
+    /// Whether another version of the program could read it.
+    pub(crate) fn is_of_another_format(&self) -> bool {
+        self.is_whole
     }
 }
 
@@ -388,7 +438,7 @@ fn missing(path: &Path, error: std::io::Error) -> BadFile {
     BadFile::new(path, format!("cannot be read: {error}"))
 }
 
-pub(crate) fn damaged(path: &Path, error: &dyn std::fmt::Display) -> BadFile {
-    let error = error.to_string();
-    BadFile::new(path, format!("is damaged or of another version: {}", error.lines().next().unwrap_or_default()))
+/// What is wrong with a file that does not read as what it should be.
+pub(crate) fn damaged(error: impl std::fmt::Display) -> String {
+    format!("is damaged: {}", error.to_string().lines().next().unwrap_or_default())
 }

@@ -21,7 +21,7 @@ use crate::learner::{LanguageModel, gradients, learner, learner_of, resumed, upd
 use crate::run::run_in;
 use crate::{
     Backend, BadFile, Display, Ending, OnSpike, ProbeConfig, Provenance, Refused, RunConfig, RunFolder, State,
-    first_difference,
+    first_difference, make_room,
 };
 
 /// A disk whose n-th call fails half-way, and all after it if it is full.
@@ -104,12 +104,16 @@ struct Place {
 /// burn's generator for dropout is one for the whole process: a run of one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text: String = (0..400).map(|i| format!("line {} of a text; ", i * i % 97)).collect();
         fs::write(dir.path().join("text.txt"), text).unwrap();
-        Place { dir, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
+        Place { dir, _alone: alone() }
     }
 
     /// A run of the text; 13 steps, checkpoints at 3, 6, 9, 12 and 13, evaluations at 6, 12 and 13, looks at 0, 4, 8, 12 and 13.
@@ -133,6 +137,7 @@ impl Place {
         let provenance =
             Provenance { commit: "test".into(), version: String::new(), command: String::new(), selftest: None };
         let folder = RunFolder::on(self.path(name), storage);
+        make_room(&folder, config, || false)?;
         run_in(&folder, config, provenance, Display::Plain, Arc::new(AtomicBool::new(false)))
     }
 
@@ -235,7 +240,7 @@ fn every_kind_of_run_goes_on_exactly() {
         assert_eq!(fs::read(ours).unwrap(), fs::read(theirs).unwrap());
     };
     check("dropout", &|c| c.model.dropout = 0.3);
-    check("accumulation", &|c| c.train.accumulate = 2);
+    check("accumulation", &|c| (c.train.grad_accum_steps, c.model.dropout) = (2, 0.3));
     check("dyt", &|c| c.model.norm = NormKind::Dyt);
     check("running-statistics", &|c| c.model.norm = NormKind::BatchNorm);
     check("post-norm", &|c| (c.model.norm, c.model.norm_placement) = (NormKind::LayerNorm, NormPlacement::Post));
@@ -299,7 +304,7 @@ fn weights_alone_are_not_enough() {
     let go_on = |mut learner: Learner<LanguageModel>| {
         let mut step = |step| {
             let batch = data.train_batch(config.seed, step, config.train.batch_size);
-            let (report, grads, _) = gradients(&learner, &batch, &config);
+            let (report, grads, _) = gradients(&learner, &batch, &config, step);
             update(&mut learner, Some(grads));
             report.loss()
         };
@@ -434,11 +439,13 @@ fn a_foreign_or_newer_checkpoint_is_not_used() {
     assert_eq!(place.newest("part", &config), Some(6));
     let manifest = place.path("part/checkpoints/step-00000006/manifest");
     let text = fs::read_to_string(&manifest).unwrap();
-    let line = text.lines().next().unwrap().replace("\"format\":2", "\"format\":3");
+    let line = text.lines().next().unwrap().replace("\"format\":3", "\"format\":4");
     fs::write(&manifest, format!("{line}\n{}\n", blake3::hash(line.as_bytes()))).unwrap();
     let error = place.train("part", &config, Arc::new(Disk)).unwrap_err();
     assert!(
-        error.to_string().ends_with("is of format 3, and this program reads 2: go on with the version that wrote it"),
+        error
+            .to_string()
+            .ends_with("is of format 4, and this program reads formats 2 to 3: use the version that wrote it"),
         "{error}"
     );
     assert!(error.is::<BadFile>() && manifest.exists(), "it is left for the newer program");

@@ -13,7 +13,9 @@ use burn::train::{InferenceStep, ItemLazy, Learner, TrainOutput, TrainStep};
 use burn_pack::{Reader, Scalar};
 use data::{Batch, Class, Scored, ValidBatch};
 use kernels::{AdamWStep, Kernels};
-use model::{Decoder, Units};
+use model::{Decoder, MicroBatch, Units};
+use rand::Rng;
+use random::stream;
 
 use crate::checkpoint::Checkpoint;
 use crate::schedule::Schedule;
@@ -93,6 +95,11 @@ impl LanguageModel {
         Tensor::from_data(data, &self.decoder.devices()[0])
     }
 
+    /// The same model for the pass of a micro-batch.
+    pub(crate) fn in_micro_batch(&self, micro_batch: MicroBatch) -> Self {
+        LanguageModel { decoder: self.decoder.clone().in_micro_batch(micro_batch) }
+    }
+
     /// The first part of the model whose output on a batch is not finite.
     pub(crate) fn first_not_finite(&self, batch: &Batch) -> Option<String> {
         self.decoder.first_not_finite(self.ids(batch, &batch.inputs))
@@ -102,8 +109,7 @@ impl LanguageModel {
 /// Windows of a step whose gradients are computed together.
 pub(crate) struct Part {
     windows: Batch,
-    /// Of the step's windows.
-    share: f64,
+    micro_batch: MicroBatch,
 }
 
 impl TrainStep for LanguageModel {
@@ -111,11 +117,11 @@ impl TrainStep for LanguageModel {
     type Output = Report;
 
     /// The loss of a part of a batch, and the gradients of its share in the mean over the batch.
-    fn step(&self, Part { windows, share }: Part) -> TrainOutput<Report> {
-        let mut loss = self.nll(&windows).mean();
+    fn step(&self, Part { windows, micro_batch }: Part) -> TrainOutput<Report> {
+        let mut loss = self.in_micro_batch(micro_batch).nll(&windows).mean();
         let unread = Some(loss.clone().inner());
-        if share < 1.0 {
-            loss = loss * share;
+        if micro_batch.n > 1 {
+            loss = loss * (1.0 / micro_batch.n as f64);
         }
         TrainOutput::new(self, loss.backward(), Report { unread, n_tokens: windows.n_tokens(), ..Report::default() })
     }
@@ -237,12 +243,27 @@ impl Unread {
     }
 }
 
+/// The micro-batches of a step, each with the device's generator where the step's dropout begins.
+pub(crate) fn micro_batches(
+    batch: &Batch,
+    config: &RunConfig,
+    step: usize,
+    device: Device,
+) -> impl Iterator<Item = (MicroBatch, Batch)> {
+    let (n, seed, drops) = (config.train.grad_accum_steps, config.seed, config.model.dropout > 0.0);
+    batch.split(n).enumerate().map(move |(index, windows)| {
+        if drops {
+            device.seed(stream(seed, &format!("dropout/{step}")).next_u64());
+        }
+        (MicroBatch { index, n }, windows)
+    })
+}
+
 /// The loss and the gradients of a batch.
-pub(crate) fn compute(learner: &Learner<LanguageModel>, batch: &Batch, config: &RunConfig) -> Computed {
-    let parts = config.train.accumulate;
+pub(crate) fn compute(learner: &Learner<LanguageModel>, batch: &Batch, config: &RunConfig, step: usize) -> Computed {
     let (model, mut losses, mut sum) = (learner.model(), vec![], GradientsAccumulator::new());
-    for windows in batch.split(parts) {
-        let output = learner.train_step(Part { windows, share: 1.0 / parts as f64 });
+    for (micro_batch, windows) in micro_batches(batch, config, step, model.decoder.devices()[0].clone()) {
+        let output = learner.train_step(Part { windows, micro_batch });
         losses.push((output.item.unread.expect("a step leaves its loss"), output.item.n_tokens));
         sum.accumulate(&model, output.grads);
     }
@@ -279,16 +300,22 @@ pub(crate) fn gradients(
     learner: &Learner<LanguageModel>,
     batch: &Batch,
     config: &RunConfig,
+    step: usize,
 ) -> (Report, GradientsParams, f64) {
-    let computed = compute(learner, batch, config);
+    let computed = compute(learner, batch, config, step);
     let (report, norm) = Unread::read(std::slice::from_ref(&computed.unread)).remove(0);
     let grads = computed.clipped(&learner.model(), norm, config.train.grad_clip);
     (report, grads, norm)
 }
 
 /// A step whose numbers nobody has looked at, with its learning rate.
-pub(crate) fn unread_step(learner: &mut Learner<LanguageModel>, batch: &Batch, config: &RunConfig) -> (Unread, f64) {
-    let computed = compute(learner, batch, config);
+pub(crate) fn unread_step(
+    learner: &mut Learner<LanguageModel>,
+    batch: &Batch,
+    config: &RunConfig,
+    step: usize,
+) -> (Unread, f64) {
+    let computed = compute(learner, batch, config, step);
     let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
     (unread, update(learner, Some(grads)))
 }
@@ -428,17 +455,19 @@ mod tests {
     use super::*;
     use crate::Backend;
     use crate::config::tests::tiny;
+    use crate::interrupted::alone;
     use burn::store::{ModuleSnapshot, SafetensorsStore};
     use data::Dataset;
+    use model::named;
     use strum::VariantArray;
 
     fn on(config: &RunConfig, backend: Backend) -> Learner<LanguageModel> {
         learner(config, &backend.device().unwrap().autodiff())
     }
 
-    /// One step of training; the loss and the norm of the gradient before it.
+    /// One step of training, of a model without dropout; the loss and the norm of the gradient before it.
     fn step(learner: &mut Learner<LanguageModel>, batch: Batch, config: &RunConfig) -> (f64, f64) {
-        let (report, grads, norm) = gradients(learner, &batch, config);
+        let (report, grads, norm) = gradients(learner, &batch, config, 1);
         update(learner, Some(grads));
         (report.loss(), norm)
     }
@@ -490,14 +519,14 @@ mod tests {
     #[test]
     fn steps_that_nobody_looks_at_are_the_same() {
         let mut config = tiny();
-        (config.train.grad_clip, config.train.accumulate) = (0.5, 2);
+        (config.train.grad_clip, config.train.grad_accum_steps) = (0.5, 2);
         let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
         let batch = |n| data.train_batch(0, n, config.train.batch_size);
         let (mut seen, mut unseen) = (on(&config, Backend::Flex), on(&config, Backend::Flex));
         let looked: Vec<(f64, f64)> = (1..=10).map(|n| step(&mut seen, batch(n), &config)).collect();
         let mut unread = vec![];
         for n in 1..=10 {
-            unread.push(unread_step(&mut unseen, &batch(n), &config).0);
+            unread.push(unread_step(&mut unseen, &batch(n), &config, n).0);
         }
         let read = Unread::read(&unread);
         assert!(looked.iter().any(|(_, norm)| *norm > 0.5), "something is clipped: {looked:?}");
@@ -511,8 +540,9 @@ mod tests {
         let mut config = tiny();
         config.train = TrainConfig { batch_size: 12, ..config.train };
         let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
-        let train = |accumulate: usize| {
-            let config = RunConfig { train: TrainConfig { accumulate, ..config.train.clone() }, ..config.clone() };
+        let train = |grad_accum_steps: usize| {
+            let train = TrainConfig { grad_accum_steps, ..config.train.clone() };
+            let config = RunConfig { train, ..config.clone() };
             let mut learner = on(&config, Backend::Flex);
             let batch = |n| data.train_batch(0, n, config.train.batch_size);
             (1..=10).flat_map(|n| <[f64; 2]>::from(step(&mut learner, batch(n), &config))).collect::<Vec<f64>>()
@@ -521,6 +551,36 @@ mod tests {
         for parts in [2, 3, 12] {
             for (a, b) in whole.iter().zip(train(parts)) {
                 assert!((a - b).abs() < 1e-5 * a, "{parts} parts: {a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn micro_batches_drop_what_their_batch_drops() {
+        let _alone = alone();
+        for &kernels in Kernels::VARIANTS {
+            let mut config = RunConfig { kernels, ..tiny() };
+            (config.train.batch_size, config.model.dropout) = (4, 0.3);
+            let data = Dataset::load(&config.data, config.model.seq_len).unwrap();
+            let first_step = |grad_accum_steps: usize, step: usize| {
+                let train = TrainConfig { grad_accum_steps, ..config.train.clone() };
+                let config = RunConfig { train, ..config.clone() };
+                let learner = on(&config, Backend::Flex);
+                let (report, grads, _) = gradients(&learner, &data.train_batch(0, 1, 4), &config, step);
+                let grads = named(&learner.model().decoder, &grads).into_iter().filter_map(|param| param.grad);
+                let grads: Vec<Vec<f32>> = grads.map(|grad| grad.into_data().try_into_vec().unwrap()).collect();
+                (report.loss(), grads)
+            };
+            let (loss, grads) = first_step(1, 1);
+            assert!((first_step(1, 2).0 / loss - 1.0).abs() > 1e-5, "another step drops something else");
+            for n in [2, 4] {
+                let (own_loss, own_grads) = first_step(n, 1);
+                assert!((own_loss / loss - 1.0).abs() < 1e-6, "{n} micro-batches: {own_loss} against {loss}");
+                for (own, whole) in own_grads.iter().zip(&grads) {
+                    let largest = whole.iter().fold(1e-6f32, |largest, x| largest.max(x.abs()));
+                    let apart = own.iter().zip(whole).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+                    assert!(apart < 1e-4 * largest, "{n} micro-batches: {apart} of {largest}");
+                }
             }
         }
     }

@@ -21,7 +21,7 @@ impl RunConfig {
     pub fn memory_bytes(&self, corpus_tokens: usize) -> f64 {
         let (model, train) = (&self.model, &self.train);
         let weights = model.budget(self.vocab_size).params.total() as f64;
-        let part = train.batch_size / train.accumulate;
+        let part = train.batch_size / train.grad_accum_steps;
         // A look inside takes gradients of its windows at once.
         let windows = if self.probe.on { part.max(N_WINDOWS) } else { part };
         let tokens = (windows * model.seq_len) as f64;
@@ -33,6 +33,11 @@ impl RunConfig {
             + 5.7 * tokens * (gates * model.d_ff) as f64
             + 0.6 * scores
             + 0.36 * tokens * self.vocab_size as f64;
+        if model.dropout > 0.0 && train.grad_accum_steps > 1 {
+            // A micro-batch draws the mask of its whole batch, and keeps its own rows.
+            let width = model.d_model.max(model.n_heads * model.seq_len);
+            numbers += (train.batch_size * model.seq_len * width) as f64;
+        }
         // What burn's own operations keep, and a fused one makes again.
         let is_plain = self.kernels == Kernels::Plain;
         if is_plain || model.dropout > 0.0 {

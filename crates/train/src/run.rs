@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::learner::{LanguageModel, learner, resumed};
 use crate::metrics::{Gauge, NoLog};
 use crate::plain::PlainRenderer;
 use crate::records::{self, WhenAsked};
-use crate::{ConfigError, Meta, RunConfig, RunFolder, State};
+use crate::{ConfigError, Existing, Meta, RunConfig, RunFolder, State};
 
 /// How a run came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub fn run(
 }
 
 /// Longest time for which a run waits for another process in its folder.
-const LEFT_OVER: Duration = Duration::from_secs(30);
+pub(crate) const LEFT_OVER: Duration = Duration::from_secs(30);
 
 pub(crate) fn run_in(
     folder: &RunFolder,
@@ -99,16 +99,19 @@ pub(crate) fn run_in(
         Err(Locked::Held { .. }) if should_stop() => return Ok(Ending::Stopped { step: 0 }),
         taken => taken?,
     };
-    // Whoever had it may have brought the run to its end.
-    if let Some(ending) = ended(folder, config)? {
-        return Ok(ending);
+    match folder.existing(config)? {
+        // Whoever had the lock may have brought the run to its end.
+        Existing::Ended(ending) => return Ok(ending),
+        Existing::Nothing | Existing::HalfFinished => {}
+        Existing::Other(what) => {
+            return Err(folder.refuse(format!("holds something else ({what}); move it away")).into());
+        }
     }
     let checkpoints = Checkpoints::open(folder, config)?;
-    refuse_another(folder, config)?;
     let step = folder.status().ok().flatten().map_or(0, |status| status.step);
     // In this order: no run that is to be given more steps may look done.
     folder.set_status(State::Running, step, None)?;
-    folder.write("config.toml", &toml::to_string(config)?)?;
+    folder.set_config(config)?;
     let caught = catch_unwind(AssertUnwindSafe(|| train(config, folder, checkpoints, provenance, display, stop)));
     // That of the last checkpoint.
     let step = folder.status().ok().flatten().map_or(step, |status| status.step);
@@ -121,9 +124,7 @@ pub(crate) fn run_in(
     });
     match &result {
         Ok(Ending::Done) => {}
-        Ok(Ending::Diverged { step, message }) => {
-            folder.set_status(State::Diverged, *step, Some(message.clone()))?;
-        }
+        Ok(Ending::Diverged { step, message }) => folder.set_ended(State::Diverged, *step, Some(message.clone()))?,
         Ok(Ending::Stopped { step }) => folder.set_status(State::Stopped, *step, None)?,
         Err(error) => {
             // The error itself matters more than a second one about the status.
@@ -131,49 +132,6 @@ pub(crate) fn run_in(
         }
     }
     result
-}
-
-/// How a run of this config has ended in a folder, if it has.
-///
-/// # Errors
-/// A damaged status.
-pub fn ended(folder: &RunFolder, config: &RunConfig) -> Result<Option<Ending>> {
-    let Some(status) = folder.status()? else { return Ok(None) };
-    let is_same = |own: RunConfig| config.continues(&own) && own.train.steps == config.train.steps;
-    if !folder.config().is_ok_and(is_same) {
-        return Ok(None);
-    }
-    Ok(match status.state {
-        State::Done => Some(Ending::Done),
-        State::Diverged => Some(Ending::Diverged { step: status.step, message: status.message.unwrap_or_default() }),
-        _ => None,
-    })
-}
-
-/// A run that cannot go on as what is asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {}", path.display(), problem)]
-pub struct Refused {
-    path: PathBuf,
-    problem: String,
-}
-
-/// Refuses to go on with a half-finished run of another configuration.
-///
-/// # Errors
-/// [`Refused`], with what differs.
-pub fn refuse_another(folder: &RunFolder, config: &RunConfig) -> Result<(), Refused> {
-    // A config that cannot be read is that of nothing that could go on.
-    let Ok(earlier) = folder.config() else { return Ok(()) };
-    if config.continues(&earlier) || !Checkpoints::are_in(folder) {
-        return Ok(());
-    }
-    let problem = format!(
-        "holds a half-finished run of another configuration ({}); finish it as it was (meta.json has its command), choose another \
-         --out, or move it away",
-        config.changes_since(&earlier)
-    );
-    Err(Refused { path: folder.path.clone(), problem })
 }
 
 /// The text of a run, which must be the one that it was planned with.
@@ -213,21 +171,21 @@ fn train(
         let state = checkpoint.state.clone();
         Ok((resumed(config, &device, checkpoint)?, state))
     })?;
-    folder.write("tokenizer.json", &data.tokenizer.to_json()?)?;
+    folder.set_tokenizer(&data.tokenizer.to_json()?)?;
     let fresh = meta(config, &data, provenance);
     let (learner, from) = match resumed {
         Some((learner, state)) => {
             let again =
                 Resumed { step: state.step, commit: fresh.commit.clone(), cpu: fresh.cpu.clone(), at: fresh.started };
-            // What is lost of it does not keep a run from its end.
-            let mut meta = folder.meta().unwrap_or(fresh);
+            // One that is gone does not keep a run from its end; one that cannot be read is not written over.
+            let mut meta = if folder.meta_path().exists() { folder.meta()? } else { fresh };
             meta.resumed.push(again);
-            folder.write_json("meta.json", &meta)?;
+            folder.set_meta(&meta)?;
             tracing::info!(step = state.step, "goes on");
             (learner, state)
         }
         None => {
-            folder.write_json("meta.json", &fresh)?;
+            folder.set_meta(&fresh)?;
             tracing::info!(study = config.study, variant = config.variant, seed = config.seed, "starts");
             (learner(config, &device), TrainState::default())
         }
@@ -266,7 +224,7 @@ fn train(
     }
     if ending == Ending::Done {
         save(&result.model, folder)?;
-        folder.set_done(config)?;
+        folder.set_ended(State::Done, config.train.steps, None)?;
         // What is left over is in nobody's way.
         if let Err(error) = steps.checkpoints.clear(&state) {
             tracing::warn!("{error:#}");

@@ -105,7 +105,7 @@ fn runs(base: &RunConfig) -> [(&'static str, RunConfig); 4] {
         lr: 1e-3,
         warmup_steps: 5,
         grad_clip: 0.5,
-        accumulate: 2,
+        grad_accum_steps: 2,
         ..base.train.clone()
     };
     let run = RunConfig { kernels: Kernels::Plain, vocab_size: VOCAB, train, ..base.clone() };
@@ -119,7 +119,7 @@ fn train(config: &RunConfig, device: &Device) -> (BTreeMap<String, Vec<f64>>, Ve
     // As a run on a GPU does it.
     let (mut first, mut pending) = (BTreeMap::new(), vec![]);
     for step in 0..STEPS {
-        let computed = compute(&learner, &batch(config, step), config);
+        let computed = compute(&learner, &batch(config, step), config, step);
         let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
         if step == 0 {
             let of_params = named(&learner.model().decoder, &grads).into_iter();

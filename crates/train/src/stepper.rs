@@ -54,11 +54,11 @@ impl Stepper {
             let batch = self.data.train_batch(self.config.seed, self.step, self.config.train.batch_size);
             turn.data += start.elapsed().as_secs_f64();
             if self.config.backend.is_cpu() {
-                let (_, grads, _) = gradients(&self.learner, &batch, &self.config);
+                let (_, grads, _) = gradients(&self.learner, &batch, &self.config, self.step);
                 update(&mut self.learner, Some(grads));
             } else {
                 // As in a run, which does not wait for each step.
-                pending = Some(unread_step(&mut self.learner, &batch, &self.config).0);
+                pending = Some(unread_step(&mut self.learner, &batch, &self.config, self.step).0);
             }
             turn.seconds.push(start.elapsed().as_secs_f64());
         }

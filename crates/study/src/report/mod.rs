@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::Result;
 use data::Split;
 use serde::Serialize;
+use train::format::stamped;
 use train::{State, write_whole};
 
 use crate::Comparison;
@@ -18,9 +19,6 @@ use crate::rates::RateCurve;
 use crate::results::{RunResult, StudyResults};
 use crate::settings::Matching;
 
-/// Version of `results.json`; it grows when a field changes its meaning or goes.
-const SCHEMA: u32 = 1;
-
 /// A study's results and what follows from them.
 pub struct Report {
     results: StudyResults,
@@ -28,6 +26,9 @@ pub struct Report {
 }
 
 impl Report {
+    /// What a study's folder holds beside its runs.
+    pub const FILES: [&str; 5] = ["study.json", "report.html", "report.md", "results.csv", "results.json"];
+
     /// Reads the study in `folder`.
     ///
     /// # Errors
@@ -192,12 +193,12 @@ fn csv(results: &StudyResults) -> Result<String> {
 fn json(results: &StudyResults, comparison: &Comparison) -> Result<String> {
     #[derive(Serialize)]
     struct File<'a> {
-        schema: u32,
         #[serde(flatten)]
         comparison: &'a Comparison,
         runs: Vec<Record<'a>>,
     }
-    Ok(serde_json::to_string_pretty(&File { schema: SCHEMA, comparison, runs: records(results) })? + "\n")
+    let file = File { comparison, runs: records(results) };
+    Ok(serde_json::to_string_pretty(&stamped(&file))? + "\n")
 }
 
 /// One variant's curve.

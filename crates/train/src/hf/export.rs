@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use model::EPSILON;
 use serde_json::{Value, json};
 
-use super::{Entry, Family, entries, safetensors};
+use super::{Entry, Family, are_finite, entries, safetensors};
 use crate::folder::{BadFile, new_folder, read_file, read_tokenizer};
 use crate::{RunConfig, RunFolder, write_whole};
 
@@ -63,6 +63,9 @@ fn gather(entry: &Entry, ours: &SafeTensors, has_bias: bool) -> Result<Vec<u8>, 
     for (i, (name, _)) in entry.ours.iter().enumerate() {
         match ours.tensor(name) {
             Ok(tensor) if tensor.dtype() == Dtype::F32 && tensor.shape() == entry.our_shape(i) => {
+                if !are_finite(tensor.data()) {
+                    return Err(format!("its tensor {name} holds a number that is not finite"));
+                }
                 parts.push(Some(tensor))
             }
             Ok(_) => return Err(format!("its tensor {name} has another shape than config.toml says")),
@@ -99,6 +102,8 @@ fn model_config(family: Family, config: &RunConfig) -> Value {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "n_positions": model.seq_len,
+            // transformers has no use for it, but llama.cpp's converter does.
+            "n_ctx": model.seq_len,
             "n_embd": model.d_model,
             "n_layer": model.n_layers,
             "n_head": model.n_heads,
@@ -162,4 +167,33 @@ fn model_config(family: Family, config: &RunConfig) -> Value {
         all.extend(part);
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::tiny;
+
+    #[test]
+    fn gpt2_s_context_has_both_of_its_names() {
+        let config = model_config(Family::Gpt2, &tiny());
+        assert_eq!((&config["n_positions"], &config["n_ctx"]), (&json!(16), &json!(16)));
+    }
+
+    #[test]
+    fn weights_that_are_not_finite_are_not_exported() {
+        let config = tiny();
+        let entry = &entries(Family::Llama, &config.model, config.vocab_size)[0];
+        for (number, expected) in [
+            (1.0f32, None),
+            (f32::NEG_INFINITY, Some("its tensor token_embedding.weight holds a number that is not finite")),
+        ] {
+            let shape = entry.our_shape(0);
+            let mut numbers = vec![0u8; 4 * shape.iter().product::<usize>()];
+            numbers[4..8].copy_from_slice(&number.to_le_bytes());
+            let file = safetensors(&[(entry.ours[0].0.clone(), shape, numbers)]).unwrap();
+            let error = gather(entry, &SafeTensors::deserialize(&file).unwrap(), false).err();
+            assert_eq!(error.as_deref(), expected);
+        }
+    }
 }

@@ -11,7 +11,7 @@ use model::{EPSILON, Ffn, Init, ModelConfig, NormKind, NormPlacement, Position};
 use serde_json::Value;
 use strum::VariantArray;
 
-use super::{Entry, Family, entries, safetensors};
+use super::{Entry, Family, are_finite, entries, safetensors};
 use crate::config::MOST_TOKENS;
 use crate::folder::{BadFile, new_folder, read_text, read_tokenizer};
 use crate::{RunConfig, RunFolder, State};
@@ -75,9 +75,9 @@ impl Imported {
             let parent = weights.parent().expect("a file in a folder");
             fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
             fs::write(&weights, &self.weights).with_context(|| format!("{}: cannot be written", weights.display()))?;
-            folder.write("tokenizer.json", &self.tokenizer)?;
-            folder.write("config.toml", &toml::to_string(config)?)?;
-            folder.set_status(State::Done, 0, None)
+            folder.set_tokenizer(&self.tokenizer)?;
+            folder.set_config(config)?;
+            folder.set_ended(State::Done, 0, None)
         })
     }
 }
@@ -118,7 +118,7 @@ impl Settings<'_> {
     /// Refuses any other value than ours.
     fn must_be(&self, key: &str, ours: f64, default: f64) -> Result<(), String> {
         let found = self.or(key, default, Value::as_f64)?;
-        if found == ours { Ok(()) } else { Err(format!("has {key} = {found}, and this program knows only {ours}")) }
+        if found == ours { Ok(()) } else { Err(format!("has {key} = {found:?}, and this program knows only {ours:?}")) }
     }
 
     fn model(&self) -> Result<(Family, ModelConfig, usize), String> {
@@ -166,7 +166,9 @@ impl Settings<'_> {
             }
             let newer = self.json.get("rope_parameters").and_then(|parameters| parameters.get("rope_theta"));
             rope_theta = match newer {
-                Some(theta) => theta.as_f64().ok_or("has a rope_theta that is no number")?,
+                Some(theta) => {
+                    theta.as_f64().ok_or_else(|| format!("has rope_theta = {theta}, which is not a number"))?
+                }
                 None => self.or("rope_theta", rope_theta, Value::as_f64)?,
             };
             if self.is("attention_bias", false)? != self.is("mlp_bias", false)? {
@@ -257,6 +259,9 @@ fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
             let (found, wanted) = (tensor.shape(), entry.shape());
             return Err(format!("its tensor {} has shape {found:?} where config.json says {wanted:?}", entry.theirs));
         }
+        if !are_finite(tensor.data()) {
+            return Err(format!("its tensor {} holds a number that is not finite", entry.theirs));
+        }
         for (i, (name, _)) in entry.ours.iter().enumerate() {
             let shape = entry.our_shape(i);
             let mut numbers = vec![0u8; 4 * shape.iter().product::<usize>()];
@@ -267,4 +272,30 @@ fn weights(path: &Path, entries: &[Entry]) -> Result<Vec<u8>, String> {
         }
     }
     safetensors(&ours).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::tiny;
+
+    #[test]
+    fn weights_that_are_not_finite_are_refused() {
+        let config = tiny();
+        let entries = entries(Family::Llama, &config.model, config.vocab_size);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        for (number, is_right) in [(f32::MIN, true), (f32::NAN, false), (f32::INFINITY, false)] {
+            let mut theirs: Vec<_> = entries
+                .iter()
+                .map(|entry| {
+                    (entry.theirs.clone(), entry.shape(), vec![0u8; 4 * entry.shape().iter().product::<usize>()])
+                })
+                .collect();
+            theirs[1].2[8..12].copy_from_slice(&number.to_le_bytes());
+            fs::write(&path, safetensors(&theirs).unwrap()).unwrap();
+            let expected = format!("its tensor {} holds a number that is not finite", theirs[1].0);
+            assert_eq!(weights(&path, &entries).err(), (!is_right).then_some(expected), "{number}");
+        }
+    }
 }

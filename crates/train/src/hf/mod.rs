@@ -111,6 +111,11 @@ impl Entry {
     }
 }
 
+/// Whether little-endian f32 are finite numbers all.
+fn are_finite(bytes: &[u8]) -> bool {
+    bytes.chunks_exact(4).all(|b| f32::from_le_bytes(b.try_into().expect("four bytes")).is_finite())
+}
+
 /// The bytes of a safetensors file of f32 tensors, each with its name, shape and bytes.
 fn safetensors(tensors: &[(String, Vec<usize>, Vec<u8>)]) -> anyhow::Result<Vec<u8>> {
     let views = tensors.iter().map(|(name, shape, bytes)| {

@@ -1,0 +1,454 @@
+//! Folders of older formats are read, and what cannot be read, or is not what is asked for, stays.
+//!
+//! `fixtures/format-N` holds what the last version that wrote format N left: `small` (a sweep, probes, a plan), and `half`, stopped
+//! half-way, of which `whole` is the undisturbed end. `fixtures/format.sh` makes them.
+
+mod place;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use train::{RunFolder, first_difference};
+
+use place::Place;
+
+/// The oldest format that is read, and the one that is written.
+const FORMATS: [u32; 2] = [2, 3];
+
+const RUN: &str = "runs/small/baseline/seed-0";
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// A place with the folders of a format.
+fn old(format: u32) -> Place {
+    let place = Place::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    copy(&fixtures.join(format!("format-{format}")), place.dir.path());
+    fs::copy(
+        fixtures.join("../../../../experiments/rmsnorm-swiglu.toml"),
+        place.path("experiments/rmsnorm-swiglu.toml"),
+    )
+    .unwrap();
+    place
+}
+
+/// Every file below a folder but locks, with what is in it.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else if path.file_name().unwrap() != ".lock" {
+            all.insert(path.clone(), fs::read(&path).unwrap());
+        }
+    }
+    all
+}
+
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{}: {text}", path.display());
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+/// The bits of a run depend on the kind of vector instructions. The fixtures are made with AVX-512.
+fn has_same_instructions() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Asserts that two results are the same but for last digits, which format 2 did not read back as they were written.
+fn check_alike(now: &Value, then: &Value, what: &str) {
+    match (now, then) {
+        (Value::Number(a), Value::Number(b)) => {
+            let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+            assert!((a - b).abs() <= 1e-9 * b.abs().max(1e-3), "{what}: {a} against {b}");
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            assert_eq!(a.len(), b.len(), "{what}");
+            a.iter().zip(b).for_each(|(a, b)| check_alike(a, b, what));
+        }
+        (Value::Object(a), Value::Object(_)) => {
+            a.iter().for_each(|(key, a)| check_alike(a, &then[key], &format!("{what}.{key}")));
+        }
+        _ => assert_eq!(now, then, "{what}"),
+    }
+}
+
+/// The options with which `rmsnorm-swiglu` was trained.
+const SIZES: &str = "rmsnorm-swiglu --steps 12 --seeds 2 --set model.d_model=32 --set model.n_layers=2 --set model.n_heads=2 \
+                     --set model.n_kv_heads=2 --set model.d_ff=64 --set model.seq_len=32";
+
+#[test]
+fn finished_runs_of_every_format_are_read_by_every_command() {
+    for format in FORMATS {
+        let place = old(format);
+        let before = files(&place.path("runs"));
+        // Of the first version, a folder of the default study too.
+        let has_default = place.path("runs/rmsnorm-swiglu").exists();
+        for study in ["small"].into_iter().chain(has_default.then_some("rmsnorm-swiglu")) {
+            let folder = place.path("runs").join(study);
+            let results =
+                || -> Value { serde_json::from_slice(&fs::read(folder.join("results.json")).unwrap()).unwrap() };
+            let then = results();
+            place.ok(&["report", study]);
+            for part in ["study", "rows", "runs", "curves", "effects"] {
+                check_alike(&results()[part], &then[part], &format!("format {format}: {study}: {part}"));
+            }
+        }
+        let table = place.ok(&["list", "runs"]);
+        assert!(table.contains("small/tuning/baseline-lr-0.003/seed-10000") && !table.contains("stale"), "{table}");
+        let compared = place.ok(&["compare", "runs/small/baseline/seed-0", "runs/small/swiglu/seed-0"]);
+        assert!(compared.contains("model.ffn = \"gelu\", now \"swiglu\""), "{compared}");
+        let sample = place.ok(&["sample", RUN, "--tokens", "20"]);
+        assert!(sample.chars().count() >= 20, "{sample}");
+        place.ok(&["export", RUN, "--to", "hf", "--out", "hf"]);
+        let metrics = place.ok(&["export-metrics", "small"]);
+        assert!(metrics.contains("small,swiglu,1,8,valid,loss,") && metrics.contains(",probe,"), "{metrics}");
+        let status = place.ok(&["status", "small"]);
+        assert!(status.contains("4 of 4 runs have ended"), "{status}");
+        let verify = |run: &str| {
+            let again = place.ablate(&["rerun", run, "--verify"]).output().unwrap();
+            let said = String::from_utf8(again.stdout).unwrap();
+            assert!(
+                !has_same_instructions() || said.contains("the same bits in every loss and every weight"),
+                "{said}"
+            );
+        };
+        verify(RUN);
+        assert!(place.ok(&["small", "--plain"]).contains("4 runs, 0 to do (4 complete"));
+        if has_default {
+            verify("runs/rmsnorm-swiglu/rmsnorm-swiglu/seed-1");
+            let sizes: Vec<&str> = SIZES.split_whitespace().chain(["--plain"]).collect();
+            assert!(place.ok(&sizes).contains("4 runs, 0 to do (4 complete"));
+        }
+        // A finished run stays as it is.
+        for (path, bytes) in files(&place.path("runs")) {
+            let is_of_a_run = path.to_string_lossy().contains("/seed-");
+            assert!(!is_of_a_run || before.get(&path) == Some(&bytes), "{}", path.display());
+        }
+        assert!(!place.path("runs/small/replaced-1").exists());
+    }
+}
+
+#[test]
+fn a_half_finished_run_of_every_format_goes_on() {
+    for format in FORMATS {
+        let place = old(format);
+        assert!(place.ok(&["half", "--plain"]).contains("2 to do (0 complete, 1 half-finished)"));
+        for run in ["half/baseline/seed-0", "half/dyt/seed-0"] {
+            let (now, then) = (place.path("runs").join(run), place.path("whole").join(run));
+            let meta = fs::read_to_string(now.join("meta.json")).unwrap();
+            assert_eq!(meta.contains("\"resumed\""), run.contains("baseline"), "{meta}");
+            let [ours, theirs] = [&now, &then].map(|path| RunFolder::new(path).metrics().unwrap().last().unwrap().loss);
+            assert!((ours / theirs - 1.0).abs() < 1e-3, "{ours} against {theirs}");
+            if has_same_instructions() {
+                let difference = first_difference(&RunFolder::new(now), &RunFolder::new(then)).unwrap();
+                assert_eq!(difference, None, "format {format}: {run}");
+            }
+        }
+    }
+}
+
+/// The folders of the first version, where this checkout has them.
+#[test]
+fn folders_of_the_first_version_are_complete_or_go_on() {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/old_runs");
+    if !shared.exists() {
+        println!("skipped: the folders of the first version are not here");
+        return;
+    }
+    let place = old(2);
+    copy(&shared, &place.path("first"));
+    let baseline = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/dyt.toml");
+    fs::copy(baseline, place.path("experiments/dyt.toml")).unwrap();
+    let sizes: Vec<&str> = SIZES.split_whitespace().chain(["--plain", "--out", "first"]).collect();
+    assert!(place.ok(&sizes).contains("4 runs, 0 to do (4 complete"));
+    let half = "dyt --steps 6000 --seeds 1 --set model.d_model=24 --set model.n_layers=2 --set model.n_heads=2 --set \
+                model.n_kv_heads=1 --set model.d_ff=48 --set model.seq_len=32 --set checkpoint.every=20 --plain --out first/half";
+    let half: Vec<&str> = half.split_whitespace().collect();
+    let lines = |run: &str| fs::read_to_string(place.path("first/half/dyt").join(run).join("metrics.jsonl")).unwrap();
+    let before = lines("dyt/seed-0");
+    // With other steps it is another run, and stays.
+    let other: Vec<&str> = half.iter().map(|&word| if word == "6000" { "7000" } else { word }).collect();
+    place.fails(&other, 4, "holds a half-finished run of another configuration (train.steps = 6000, now 7000)");
+    assert_eq!(lines("dyt/seed-0"), before);
+    assert!(place.ok(&half).contains("3 to do (0 complete, 2 half-finished)"));
+    assert!(lines("dyt/seed-0").starts_with(&before));
+}
+
+#[test]
+fn what_is_of_a_newer_format_is_refused_and_stays() {
+    let place = Place::new();
+    place.ok(&["small", "--set", "checkpoint.every=3", "--set", "train.min_lr_factor=1.0"]);
+    place.ok(&["plan", "small", "--set", "checkpoint.every=3", "--set", "train.min_lr_factor=1.0"]);
+    let newer = |file: &str| {
+        let path = place.path("runs/small").join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        let (from, to) =
+            if file.ends_with("toml") { ("format = 3", "format = 4") } else { ("\"format\": 3", "\"format\": 4") };
+        let text =
+            if file.ends_with("jsonl") { text.replace("\"format\":3", "\"format\":4") } else { text.replace(from, to) };
+        assert!(text.contains(&to.replace(": ", ":")) || text.contains(to), "{text}");
+        std::mem::replace(&mut fs::read(&path).unwrap(), {
+            fs::write(&path, text).unwrap();
+            vec![]
+        })
+    };
+    let refused = "is of format 4, and this program reads formats 2 to 3: use the version that wrote it";
+    let study = ["small", "--set", "checkpoint.every=3", "--set", "train.min_lr_factor=1.0", "--plain"];
+    for file in ["config.toml", "status.json", "meta.json"] {
+        let path = place.path(RUN).join(file);
+        let whole = newer(&format!("baseline/seed-0/{file}"));
+        let all = files(&place.path(RUN));
+        let part = format!("{file}: {refused}");
+        place.fails(&["report", "small"], 5, &part);
+        // Another configuration would set it aside, and the same would train it.
+        for set in ["train.lr=0.5", "train.lr=3e-3"] {
+            let output = place.ablate(&[&study[..], &["--set", set]].concat()).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            // The seal tells first of a file whose hash the status has.
+            let is_sealed = file != "status.json" && set == "train.lr=3e-3";
+            assert!(text.contains(&part) || is_sealed && text.contains(file), "{file}, {set}: {text}");
+            assert_eq!(output.status.code(), Some(1), "{text}");
+            assert_eq!(files(&place.path(RUN)), all, "{file}");
+        }
+        fs::write(path, whole).unwrap();
+        place.ok(&study);
+    }
+    let study_json = fs::read(place.path("runs/small/study.json")).unwrap();
+    newer("study.json");
+    place.fails(&["report", "small"], 5, &format!("study.json: {refused}"));
+    place.fails(&study, 5, &format!("study.json: {refused}"));
+    place.fails(&["plan", "small"], 5, &format!("study.json: {refused}"));
+    fs::write(place.path("runs/small/study.json"), study_json).unwrap();
+    newer("plan.jsonl");
+    place.fails(&["run", "--plan", "runs/small/plan.jsonl", "--index", "0"], 5, &format!("plan.jsonl: {refused}"));
+}
+
+/// Every record says its format, and those that are read are of the program's.
+#[test]
+fn every_record_says_its_format() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1", "--set", "train.min_lr_factor=1.0"]);
+    place.ok(&["plan", "small", "--seeds", "1", "--set", "train.min_lr_factor=1.0"]);
+    let text = |file: &str| fs::read_to_string(place.path("runs/small").join(file)).unwrap();
+    let run = "baseline/seed-0";
+    assert!(text(&format!("{run}/config.toml")).starts_with("format = 3\n"));
+    for file in ["study.json", "results.json", &format!("{run}/meta.json"), &format!("{run}/status.json")] {
+        assert!(text(file).starts_with("{\n  \"format\": 3,\n"), "{file}");
+    }
+    for file in [
+        "plan.jsonl",
+        &format!("{run}/checkpoints/step-00000012/manifest"),
+        &format!("{run}/checkpoints/step-00000012/state.json"),
+    ] {
+        assert!(text(file).starts_with("{\"format\":3,"), "{file}");
+    }
+}
+
+#[test]
+fn runs_that_a_study_leaves_are_set_aside_and_found_again() {
+    let place = Place::new();
+    let said = |args: &[&str]| {
+        let output = place.ablate(&[&["small", "--plain"], args].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    said(&[]);
+    let first = files(&place.path("runs/small"));
+    let (_, errors) = said(&["--set", "train.lr=1e-2"]);
+    assert_eq!(
+        errors,
+        "4 runs set aside in runs/small/replaced-1, with the report so far: train.lr = 0.003, now 0.01\n"
+    );
+    // With the report of then: the folder is a study's.
+    let aside = place.path("runs/small/replaced-1");
+    for (path, bytes) in &first {
+        let name = path.strip_prefix(place.path("runs/small")).unwrap();
+        assert_eq!(&fs::read(aside.join(name)).unwrap(), bytes, "{}", name.display());
+    }
+    place.ok(&["report", "runs/small/replaced-1"]);
+    let second = files(&place.path("runs/small/baseline"));
+    let (text, errors) = said(&[]);
+    assert!(text.contains("4 runs, 0 to do (4 complete"), "{text}");
+    assert_eq!(
+        errors,
+        "4 runs set aside in runs/small/replaced-2, with the report so far: train.lr = 0.01, now 0.003\n\
+         4 runs of this study had been set aside and are used again\n"
+    );
+    for (path, bytes) in first.iter().filter(|(path, _)| path.to_string_lossy().contains("/seed-")) {
+        assert_eq!(&fs::read(path).unwrap(), bytes, "{}", path.display());
+    }
+    // And on: as a list of tasks.
+    let output = place.ablate(&["plan", "small", "--set", "train.lr=1e-2"]).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("4 runs of this study had been set aside"));
+    assert_eq!(files(&place.path("runs/small/baseline")), second);
+}
+
+/// What took training is never written over, whatever is missing beside it.
+#[test]
+fn what_is_not_continued_is_kept() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain"];
+    let run = place.path(RUN);
+    let check = |what: &str, change: &dyn Fn(), args: &[&str], why: &str| {
+        let _ = fs::remove_dir_all(place.path("runs"));
+        place.ok(&study);
+        change();
+        let before = files(&run);
+        let output = place.ablate(&[&study[..], args].concat()).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{what}: {errors}");
+        assert!(errors.contains(why), "{what}: {errors}");
+        for (path, bytes) in before {
+            let name = path.strip_prefix(&run).unwrap();
+            let kept = place.path("runs/small/replaced-1/baseline/seed-0").join(name);
+            assert_eq!(fs::read(kept).unwrap(), bytes, "{what}: {}", name.display());
+        }
+    };
+    let without = |name: &'static str| {
+        let path = run.join(name);
+        move || fs::remove_file(&path).unwrap()
+    };
+    check("no status, another rate", &without("status.json"), &["--set", "train.lr=0.1"], "2 runs set aside");
+    check(
+        "no status",
+        &without("status.json"),
+        &[],
+        "1 run set aside in runs/small/replaced-1, with the report so far: status.json is gone",
+    );
+    let running = || edit(&run.join("status.json"), "\"done\"", "\"running\"");
+    check("a status that says running", &running, &[], "no checkpoint to go on from");
+    let half = || {
+        running();
+        fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    };
+    check("no checkpoints", &half, &[], "no checkpoint to go on from");
+    // A file of the run that is gone is not made up: it can be restored.
+    fs::remove_file(run.join("config.toml")).unwrap();
+    let before = files(&run);
+    let output = place.ablate(&study).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("config.toml: cannot be read"), "{text}");
+    assert_eq!(files(&run), before);
+}
+
+/// One rule for every file of a run: what is damaged is named and stays, the other runs and the report go on.
+#[test]
+fn a_damaged_run_stays_and_the_others_go_on() {
+    let place = Place::new();
+    let study = ["small", "--plain"];
+    place.ok(&["small", "--seeds", "1"]);
+    let run = place.path(RUN);
+    for file in [
+        "config.toml",
+        "meta.json",
+        "status.json",
+        "metrics.jsonl",
+        "tokenizer.json",
+        "checkpoints/final/model.safetensors",
+    ] {
+        let whole = fs::read(run.join(file)).unwrap();
+        fs::write(run.join(file), &whole[..whole.len() / 2]).unwrap();
+        let before = files(&run);
+        let output = place.ablate(&study).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{file}: {text}");
+        let way_on = "restore the file, or move the run's folder away to train it again";
+        assert!(text.contains(&format!("{file}: is damaged: ")) && text.contains(way_on), "{file}: {text}");
+        assert!(text.contains("swiglu is undecided") || text.contains("swiglu"), "{text}");
+        assert_eq!(files(&run), before, "{file}");
+        fs::write(run.join(file), whole).unwrap();
+    }
+    assert!(place.ok(&study).contains("4 runs, 0 to do"));
+}
+
+#[test]
+fn a_config_or_meta_that_was_edited_is_no_longer_the_runs() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1"]);
+    let check = |file: &str, from: &str, to: &str, part: &str| {
+        let path = place.path(RUN).join(file);
+        let whole = fs::read(&path).unwrap();
+        edit(&path, from, to);
+        place.fails(&["report", "small"], 5, part);
+        let report = fs::read_to_string(place.path("runs/small/report.md")).unwrap();
+        assert!(report.contains("Left out of all figures, because it cannot be read: "), "{report}");
+        fs::write(&path, whole).unwrap();
+    };
+    let damaged = "config.toml: is damaged: it is not";
+    check("config.toml", "lr = 0.003", "lr = 0.001", damaged);
+    check("config.toml", "norm = \"layernorm\"", "norm = \"rmsnorm\"", damaged);
+    check("config.toml", "seed = 0", "seed = 7", damaged);
+    check("config.toml", "variant = \"baseline\"", "variant = \"other\"", damaged);
+    check("meta.json", "\"n_params\": ", "\"n_params\": 1", "meta.json: is damaged: it is not");
+    // Also where no hash tells.
+    place.forget_hashes("baseline/seed-0");
+    check("config.toml", "seed = 0", "seed = 7", "holds the run baseline/seed-7");
+    check("config.toml", "variant = \"baseline\"", "variant = \"other\"", "holds the run other/seed-0");
+    place.ok(&["report", "small"]);
+}
+
+/// Numbers come back as they were written, to the last digit.
+#[test]
+fn every_number_is_exported_as_it_was_measured() {
+    let place = Place::new();
+    place.ok(&["small", "--steps", "200", "--set", "train.lr=1e-2"]);
+    let exported = place.ok(&["export-metrics", "small"]);
+    let csv = fs::read_to_string(place.path("runs/small/results.csv")).unwrap();
+    let mut n = 0;
+    for (variant, seed) in [("baseline", 0), ("baseline", 1), ("swiglu", 0), ("swiglu", 1)] {
+        let path = place.path(&format!("runs/small/{variant}/seed-{seed}/metrics.jsonl"));
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            // The digits as they stand in the file, without a parser in between.
+            let number = |key: &str| {
+                let rest = line.split_once(&format!("\"{key}\":"))?.1;
+                Some(rest[..rest.find([',', '}']).unwrap()].to_string())
+            };
+            let (step, split) = (number("step").unwrap(), number("split").unwrap().replace('"', ""));
+            for metric in ["loss", "perplexity", "bits_per_byte", "lr", "grad_norm"] {
+                let Some(value) = number(metric) else { continue };
+                let row = format!("small,{variant},{seed},{step},{split},{metric},");
+                let found = exported.lines().find_map(|line| line.strip_prefix(&row)).unwrap();
+                assert_eq!(found.parse::<f64>().unwrap().to_bits(), value.parse::<f64>().unwrap().to_bits(), "{row}");
+                n += 1;
+            }
+            if step == "200" && split == "valid" {
+                let loss = number("loss").unwrap();
+                assert!(csv.contains(&loss), "{loss} is not in {csv}");
+            }
+        }
+    }
+    assert!(n > 2000, "{n}");
+    // A last digit that was changed is a difference, also behind a seal that was made for it.
+    place.forget_hashes("baseline/seed-0");
+    let path = place.path(RUN).join("metrics.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let (at, digit) = text
+        .char_indices()
+        .find(|&(at, c)| {
+            c.is_ascii_digit()
+                && text[at + 1..].starts_with(",\"lr\"")
+                && text[..at].ends_with(|c: char| c.is_ascii_digit())
+        })
+        .unwrap();
+    let other = if digit == '3' { '4' } else { '3' };
+    fs::write(&path, format!("{}{other}{}", &text[..at], &text[at + 1..])).unwrap();
+    let output = place.ablate(&["rerun", RUN, "--verify"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+}

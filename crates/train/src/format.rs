@@ -1,0 +1,246 @@
+//! The formats of records: how a newer program reads what an older one wrote.
+//!
+//! Everything that a run or a study leaves says its format under the key `format`. A change of what is written takes the next
+//! number and a line in [`CHANGES`], and nothing else: records are brought up to date as they are read, and never rewritten for it.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::BadFile;
+use crate::folder::damaged;
+
+/// The format that this program writes.
+pub const FORMAT: u64 = 3;
+
+/// Of records that do not say theirs: all but checkpoints, up to version 0.1.0.
+const UNSTATED: u64 = 2;
+
+/// A kind of record, by its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// `config.toml`
+    Config,
+    /// `meta.json`
+    Meta,
+    /// `status.json`
+    Status,
+    /// `study.json`
+    Study,
+    /// A line of `plan.jsonl`, whose config is a [`Record::Config`].
+    Task,
+    /// `manifest` of a checkpoint
+    Manifest,
+    /// `state.json` of a checkpoint
+    State,
+}
+
+/// What a format changed about a record. Keys are dotted, as in `train.lr`.
+enum Change {
+    /// A key that was not there, and the value, as TOML, that does what was done without it.
+    #[allow(dead_code, reason = "no key has been added yet")]
+    Added(&'static str, &'static str),
+    /// A key under another name: the earlier, the later.
+    Renamed(&'static str, &'static str),
+}
+
+use Change::Renamed;
+
+/// Every change, the oldest first, with the format that brought it.
+const CHANGES: &[(u64, Record, Change)] = &[(3, Record::Config, Renamed("train.accumulate", "train.grad_accum_steps"))];
+
+/// A record with its format, to be written.
+#[derive(Serialize)]
+pub struct Stamped<'a, T> {
+    format: u64,
+    #[serde(flatten)]
+    record: &'a T,
+}
+
+/// Gives a record its format.
+pub fn stamped<T: Serialize>(record: &T) -> Stamped<'_, T> {
+    Stamped { format: FORMAT, record }
+}
+
+/// Reads a record of JSON from the file at `path`.
+///
+/// # Errors
+/// A damaged one, or one of another format than this program reads.
+pub fn from_json<T: DeserializeOwned>(record: Record, path: &Path, text: &str) -> Result<T, BadFile> {
+    read(record, path, serde_json::from_str(text).map_err(|error| error.to_string()))
+}
+
+/// The same of TOML.
+pub(crate) fn from_toml<T: DeserializeOwned>(record: Record, path: &Path, text: &str) -> Result<T, BadFile> {
+    read(record, path, toml::from_str(text).map_err(|error| error.message().to_string()))
+}
+
+fn read<T: DeserializeOwned>(record: Record, path: &Path, parsed: Result<Value, String>) -> Result<T, BadFile> {
+    let bad = |problem: &dyn std::fmt::Display| BadFile::new(path, damaged(problem));
+    let mut value = parsed.map_err(|error| bad(&error))?;
+    let table = value.as_object_mut().ok_or_else(|| bad(&"it is no table"))?;
+    let format = table.remove("format").map_or(Some(UNSTATED), |format| format.as_u64());
+    let format = format.ok_or_else(|| bad(&"its format is not a whole number"))?;
+    if !(UNSTATED..=FORMAT).contains(&format) {
+        return Err(BadFile::of_format(path, format, UNSTATED..=FORMAT));
+    }
+    upgrade(CHANGES, record, format, table);
+    serde_json::from_value(value).map_err(|error| bad(&error))
+}
+
+/// Brings a record up to date.
+fn upgrade(changes: &[(u64, Record, Change)], record: Record, format: u64, table: &mut Map<String, Value>) {
+    for (_, _, change) in changes.iter().filter(|(since, of, _)| *since > format && *of == record) {
+        match change {
+            Change::Added(key, value) => put_new(table, key, meant(value)),
+            Renamed(from, to) => {
+                if let Some(value) = take(table, from) {
+                    put_new(table, to, value);
+                }
+            }
+        }
+    }
+}
+
+/// A config's table as the oldest format would have written it, as far as it could: a hash of that is the same in every version.
+pub(crate) fn oldest(config: toml::Table) -> toml::Table {
+    let mut value = serde_json::to_value(config).expect("a config is JSON");
+    downgrade(CHANGES, value.as_object_mut().expect("a config is a table"));
+    toml::Table::try_from(value).expect("nothing in a config is null")
+}
+
+fn downgrade(changes: &[(u64, Record, Change)], table: &mut Map<String, Value>) {
+    for (_, _, change) in changes.iter().rev().filter(|(_, of, _)| *of == Record::Config) {
+        match change {
+            Change::Added(key, value) => {
+                let now = take(table, key);
+                if let Some(other) = now.filter(|now| *now != meant(value)) {
+                    put_new(table, key, other);
+                }
+            }
+            Renamed(from, to) => {
+                if let Some(value) = take(table, to) {
+                    put_new(table, from, value);
+                }
+            }
+        }
+    }
+}
+
+/// A value of the table of changes.
+fn meant(value: &str) -> Value {
+    let table: Map<String, Value> = toml::from_str(&format!("value = {value}")).expect("the table's values are TOML");
+    table["value"].clone()
+}
+
+/// Takes the value of a dotted key out of a table.
+fn take(table: &mut Map<String, Value>, key: &str) -> Option<Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => {
+            let inner = table.get_mut(section)?.as_object_mut()?;
+            let value = take(inner, rest);
+            if inner.is_empty() {
+                table.remove(section);
+            }
+            value
+        }
+        None => table.remove(key),
+    }
+}
+
+/// Gives a dotted key a value, unless it has one.
+fn put_new(table: &mut Map<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        Some((section, rest)) => {
+            let section = table.entry(section).or_insert_with(|| Map::new().into());
+            // What is no section is for the reader of the record to find.
+            if let Some(section) = section.as_object_mut() {
+                put_new(section, rest, value);
+            }
+        }
+        None => {
+            table.entry(key).or_insert(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RunConfig;
+    use crate::config::tests::tiny;
+
+    /// The config of a run that commit f3aab4a left, of format 2.
+    const OLD: &str = include_str!("../../ablate/tests/fixtures/format-2/runs/half/baseline/seed-0/config.toml");
+
+    const MANIFEST: &str = include_str!(
+        "../../ablate/tests/fixtures/format-2/runs/half/baseline/seed-0/checkpoints/step-00000064/manifest"
+    );
+
+    fn table(text: &str) -> Map<String, Value> {
+        toml::from_str(text).unwrap()
+    }
+
+    const MADE_UP: &[(u64, Record, Change)] = &[
+        (3, Record::Config, Renamed("train.accumulate", "train.parts")),
+        (4, Record::Config, Change::Added("train.clip", "\"norm\"")),
+        (4, Record::Config, Change::Added("ladder.rungs", "1")),
+        (4, Record::Meta, Change::Added("gpu", "\"none\"")),
+        (5, Record::Config, Renamed("train.parts", "optim.n_parts")),
+    ];
+
+    #[test]
+    fn an_older_config_means_what_it_meant() {
+        let mut old = table("[train]\naccumulate = 2\n");
+        upgrade(MADE_UP, Record::Config, 2, &mut old);
+        assert_eq!(old, table("[train]\nclip = \"norm\"\n[ladder]\nrungs = 1\n[optim]\nn_parts = 2\n"));
+        let mut later = table("[train]\nparts = 2\nclip = \"value\"\n");
+        upgrade(MADE_UP, Record::Config, 4, &mut later);
+        assert_eq!(later, table("[train]\nclip = \"value\"\n[optim]\nn_parts = 2\n"));
+    }
+
+    #[test]
+    fn what_an_older_format_could_say_has_one_oldest_form() {
+        let mut now = table("[train]\nclip = \"norm\"\n[ladder]\nrungs = 1\n[optim]\nn_parts = 2\n");
+        downgrade(MADE_UP, &mut now);
+        assert_eq!(now, table("[train]\naccumulate = 2\n"));
+        let mut other = table("[train]\nclip = \"value\"\n[ladder]\nrungs = 3\n[optim]\nn_parts = 2\n");
+        downgrade(MADE_UP, &mut other);
+        assert_eq!(other, table("[train]\naccumulate = 2\nclip = \"value\"\n[ladder]\nrungs = 3\n"));
+    }
+
+    #[test]
+    fn an_old_checkpoint_is_of_the_config_that_it_was_written_for() {
+        let config = RunConfig::from_toml(Path::new("config.toml"), OLD).unwrap();
+        let hash = blake3::hash(oldest(config.lasting()).to_string().as_bytes()).to_string();
+        assert!(MANIFEST.contains(&format!("\"config\":\"{hash}\"")), "{hash}: {MANIFEST}");
+    }
+
+    #[test]
+    fn a_config_comes_back_and_a_newer_one_is_refused() {
+        let (config, path) = (tiny(), Path::new("a/config.toml"));
+        let text = config.to_toml();
+        assert_eq!(RunConfig::from_toml(path, &text).unwrap(), config);
+        let error = |text: &str| RunConfig::from_toml(path, text).unwrap_err().to_string();
+        let newer =
+            "a/config.toml: is of format 99, and this program reads formats 2 to 3: use the version that wrote it";
+        assert_eq!(error(&text.replace("format = 3", "format = 99\nnew = 1")), newer);
+        assert!(error(&text.replace("format = 3", "format = \"x\"")).contains("its format is not a whole number"));
+        assert!(error(&text.replace("seed = 0", "seed = -1")).contains("is damaged: "));
+        assert!(error(&text.replace("seed = 0", "sed = 0")).contains("unknown field `sed`"));
+    }
+
+    /// Every key of the table is one of a config of now, and none is there twice.
+    #[test]
+    fn the_table_of_changes_is_sound() {
+        assert!(CHANGES.is_sorted_by_key(|(since, _, _)| *since));
+        assert!(CHANGES.iter().all(|(since, _, _)| (UNSTATED + 1..=FORMAT).contains(since)));
+        for (_, _, change) in CHANGES {
+            if let Change::Added(_, value) = change {
+                meant(value);
+            }
+        }
+    }
+}
