@@ -54,7 +54,7 @@ fn show(args: ShowCorpus) -> Result<String> {
         dataset.origin.sha256,
         dataset.origin.split_rule,
         part(dataset.n_train(), dataset.train_bytes),
-        part(dataset.n_valid(), Some(dataset.valid_bytes)),
+        part(dataset.n_valid(), dataset.valid_bytes),
         config.tokenizer,
         grouped(dataset.tokenizer.vocab_size()),
         dataset.tokenizer.sha256()?

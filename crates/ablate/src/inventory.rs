@@ -23,19 +23,26 @@ pub struct Entry {
     pub config: RunConfig,
     pub folder: RunFolder,
     pub found: Found,
+    /// Where the run is complete, set aside for another version of the study.
+    aside: Option<RunFolder>,
 }
 
 /// What there is of a run.
 pub enum Found {
     Complete,
-    /// Complete, where it was set aside for another version of the study.
-    Aside(RunFolder),
     Missing,
     HalfFinished,
     /// Something else in its place, and what.
     Other(String),
     /// Files that cannot be read, and why: they stay as they are.
     Unreadable(String),
+}
+
+impl Entry {
+    /// Whether the run is to be trained.
+    pub fn is_missing(&self) -> bool {
+        self.aside.is_none() && matches!(self.found, Found::Missing | Found::HalfFinished | Found::Other(_))
+    }
 }
 
 impl Inventory {
@@ -47,52 +54,51 @@ impl Inventory {
         let entry = |config: RunConfig| {
             let run = RunFolder::within(&folder, &config.variant, config.seed);
             let found = match run.existing(&config) {
+                Ok(Existing::Nothing) => Found::Missing,
                 Ok(Existing::Ended(_)) => Found::Complete,
                 Ok(Existing::HalfFinished) => Found::HalfFinished,
                 // Its process may be about to write what it needs to go on.
                 Ok(Existing::Other(_)) if is_locked(&run.path) => Found::HalfFinished,
-                Ok(there) => match (run.found_aside(&config), there) {
-                    (Some(aside), _) => Found::Aside(aside),
-                    (None, Existing::Other(what)) => Found::Other(what),
-                    (None, _) => Found::Missing,
-                },
+                Ok(Existing::Other(what)) => Found::Other(what),
                 Err(error) if error.is::<BadFile>() => Found::Unreadable(unreadable(&error)),
                 Err(error) => return Err(error),
             };
-            Ok(Entry { config, folder: run, found })
+            let is_replaced = matches!(found, Found::Missing | Found::Other(_));
+            let aside = if is_replaced { run.found_aside(&config) } else { None };
+            Ok(Entry { config, folder: run, found, aside })
         };
         let entries = configs.into_iter().map(entry).collect::<Result<_>>()?;
         Ok(Inventory { folder, entries })
     }
 
-    /// Sets aside what lies in the place of runs, with the reports of `study_folder`, and brings back what was set aside earlier.
+    /// Sets aside what lies in the place of runs, with the study's report if they are its own and not those that choose its rates, and
+    /// brings back what was set aside earlier.
     ///
     /// # Errors
     /// A folder that is in use, or a disk that fails.
     pub fn rearrange(&mut self, study_folder: &Path) -> Result<()> {
         let (mut reasons, mut n_aside, mut n_back) = (BTreeSet::new(), 0, 0);
         let mut aside = None;
-        for Entry { config, folder, found } in &mut self.entries {
-            let what = match &found {
-                Found::Other(what) => what.clone(),
-                Found::Aside(_) => match folder.existing(config)? {
-                    Existing::Other(what) => what,
-                    _ => "nothing that took training".into(),
-                },
-                _ => continue,
-            };
-            if folder.path.exists() {
+        for Entry { config, folder, found, aside: back } in &mut self.entries {
+            if matches!(found, Found::Other(_)) || back.is_some() && folder.path.exists() {
                 if aside.is_none() {
-                    aside = Some(keep_reports(study_folder, new_aside(&self.folder)?)?);
+                    let folder = new_aside(&self.folder)?;
+                    if self.folder == study_folder {
+                        keep_reports(study_folder, &folder)?;
+                    }
+                    aside = Some(folder);
                 }
                 let _lock = lock(&folder.path)?;
                 folder.set_aside(config)?;
-                reasons.insert(what);
-                n_aside += 1;
             }
-            if let Found::Aside(from) = &found {
-                let moved = fs::create_dir_all(folder.path.parent().unwrap_or(Path::new("")))
-                    .and_then(|()| fs::rename(&from.path, &folder.path));
+            if let Found::Other(what) = found {
+                reasons.insert(std::mem::take(what));
+                n_aside += 1;
+                *found = Found::Missing;
+            }
+            if let Some(from) = back.take() {
+                let parent = folder.path.parent().unwrap_or(Path::new(""));
+                let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&from.path, &folder.path));
                 moved.with_context(|| {
                     format!("{}: cannot be moved to {}", from.path.display(), folder.path.display())
                 })?;
@@ -101,11 +107,12 @@ impl Inventory {
             }
         }
         let runs = |n: usize| if n == 1 { "1 run".to_string() } else { format!("{n} runs") };
-        if let Some(aside) = aside {
+        if let Some(aside) = aside.filter(|_| n_aside > 0) {
             let reasons: Vec<String> = reasons.into_iter().collect();
             let more = if reasons.len() > 3 { "; ..." } else { "" };
             let why = reasons[..reasons.len().min(3)].join("; ") + more;
-            warn(&format!("{} set aside in {}, with the report so far: {why}", runs(n_aside), aside.display()));
+            let with = if self.folder == study_folder { ", with the report so far" } else { "" };
+            warn(&format!("{} set aside in {}{with}: {why}", runs(n_aside), aside.display()));
         }
         if n_back > 0 {
             warn(&format!(
@@ -118,8 +125,8 @@ impl Inventory {
     }
 }
 
-/// Copies a study's reports to `aside`, which it returns.
-fn keep_reports(study_folder: &Path, aside: PathBuf) -> Result<PathBuf> {
+/// Copies a study's reports.
+fn keep_reports(study_folder: &Path, aside: &Path) -> Result<()> {
     for name in Report::FILES {
         let (from, to) = (study_folder.join(name), aside.join(name));
         if from.is_file() {
@@ -127,7 +134,7 @@ fn keep_reports(study_folder: &Path, aside: PathBuf) -> Result<PathBuf> {
                 .with_context(|| format!("{}: cannot be copied to {}", from.display(), to.display()))?;
         }
     }
-    Ok(aside)
+    Ok(())
 }
 
 /// Why a run cannot be used, and what can be done.

@@ -322,6 +322,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
                 DataError::BadSize { .. }
                 | DataError::TooPlain { .. }
                 | DataError::OtherTokenizer { .. }
+                | DataError::NotTokens
                 | DataError::Occupied { .. }
                 | DataError::TokensAlready { .. },
             ) => return 2,

@@ -145,8 +145,7 @@ fn carry_out(
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
     // All that could be refused is, before anything is moved or written.
     let mut inventory = Inventory::of(folder, configs)?;
-    let is_missing = |entry: &&Entry| matches!(entry.found, Found::Missing | Found::HalfFinished | Found::Other(_));
-    let missing: Vec<&Entry> = inventory.entries.iter().filter(is_missing).collect();
+    let missing: Vec<&Entry> = inventory.entries.iter().filter(|entry| entry.is_missing()).collect();
     check_space(&missing, at_once.min(missing.len()), study_folder)?;
     inventory.rearrange(study_folder)?;
     plan.study.write(study_folder)?;
@@ -257,9 +256,9 @@ fn supervise(
 }
 
 impl Job {
-    fn of(Entry { config, folder, found }: Entry) -> Self {
+    fn of(Entry { config, folder, found, .. }: Entry) -> Self {
         let progress = match found {
-            Found::Complete | Found::Aside(_) => Progress::Complete,
+            Found::Complete => Progress::Complete,
             Found::Missing | Found::HalfFinished | Found::Other(_) => Progress::Waiting,
             Found::Unreadable(why) => Progress::Failed(Failure::new(why)),
         };

@@ -10,7 +10,7 @@ use study::{Plan, Study, TUNING};
 use train::format::{Record, from_json, stamped};
 use train::{BadFile, ConfigError, Display, Ending, Existing, RunConfig, RunFolder, read_text, write_whole};
 
-use crate::inventory::{Entry, Found, Inventory};
+use crate::inventory::{Found, Inventory};
 use crate::{processes, stop, train_run, warn};
 
 /// One run of a plan: a line of `plan.jsonl`.
@@ -69,12 +69,12 @@ impl Tasks {
     fn within(plan: &Plan, folder: PathBuf, place: &Path, configs: Vec<RunConfig>) -> Result<Self> {
         let inventory = Inventory::of(folder.join(place), configs)?;
         let (mut all, mut missing) = (vec![], vec![]);
-        for (index, Entry { config, found, .. }) in inventory.entries.iter().enumerate() {
-            all.push(Task { index, run: place.join(config.label()), config: config.to_toml() });
-            if let Found::Unreadable(why) = found {
-                warn(why);
-            }
-            if !matches!(found, Found::Complete | Found::Aside(_)) {
+        for (index, entry) in inventory.entries.iter().enumerate() {
+            all.push(Task { index, run: place.join(entry.config.label()), config: entry.config.to_toml() });
+            let unreadable = if let Found::Unreadable(why) = &entry.found { Some(why) } else { None };
+            // Its task will say so again, and fail.
+            unreadable.into_iter().for_each(|why| warn(why));
+            if entry.is_missing() || unreadable.is_some() {
                 missing.push(index);
             }
         }

@@ -10,12 +10,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use train::format::FORMAT;
 use train::{RunFolder, first_difference};
 
 use place::Place;
 
-/// The oldest format that is read, and the one that is written.
-const FORMATS: [u32; 2] = [2, 3];
+/// Those whose folders are in `fixtures`.
+const FORMATS: [u64; 2] = [2, 3];
 
 const RUN: &str = "runs/small/baseline/seed-0";
 
@@ -32,7 +33,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// A place with the folders of a format.
-fn old(format: u32) -> Place {
+fn old(format: u64) -> Place {
     let place = Place::new();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     copy(&fixtures.join(format!("format-{format}")), place.dir.path());
@@ -196,20 +197,22 @@ fn what_is_of_a_newer_format_is_refused_and_stays() {
     let place = Place::new();
     place.ok(&["small", "--set", "checkpoint.every=3", "--set", "train.min_lr_factor=1.0"]);
     place.ok(&["plan", "small", "--set", "checkpoint.every=3", "--set", "train.min_lr_factor=1.0"]);
+    // Makes a file one of the next format, and returns it as it was.
     let newer = |file: &str| {
         let path = place.path("runs/small").join(file);
-        let text = fs::read_to_string(&path).unwrap();
-        let (from, to) =
-            if file.ends_with("toml") { ("format = 3", "format = 4") } else { ("\"format\": 3", "\"format\": 4") };
-        let text =
-            if file.ends_with("jsonl") { text.replace("\"format\":3", "\"format\":4") } else { text.replace(from, to) };
-        assert!(text.contains(&to.replace(": ", ":")) || text.contains(to), "{text}");
-        std::mem::replace(&mut fs::read(&path).unwrap(), {
-            fs::write(&path, text).unwrap();
-            vec![]
-        })
+        let whole = fs::read_to_string(&path).unwrap();
+        let mut text = whole.clone();
+        for key in ["format = ", "\"format\": ", "\"format\":"] {
+            text = text.replace(&format!("{key}{FORMAT}"), &format!("{key}{}", FORMAT + 1));
+        }
+        assert_ne!(text, whole, "{file}");
+        fs::write(&path, text).unwrap();
+        whole
     };
-    let refused = "is of format 4, and this program reads formats 2 to 3: use the version that wrote it";
+    let refused = format!(
+        "is of format {}, and this program reads formats 2 to {FORMAT}: use the version that wrote it",
+        FORMAT + 1
+    );
     let study = ["small", "--set", "checkpoint.every=3", "--set", "train.min_lr_factor=1.0", "--plain"];
     for file in ["config.toml", "status.json", "meta.json"] {
         let path = place.path(RUN).join(file);
@@ -230,8 +233,7 @@ fn what_is_of_a_newer_format_is_refused_and_stays() {
         fs::write(path, whole).unwrap();
         place.ok(&study);
     }
-    let study_json = fs::read(place.path("runs/small/study.json")).unwrap();
-    newer("study.json");
+    let study_json = newer("study.json");
     place.fails(&["report", "small"], 5, &format!("study.json: {refused}"));
     place.fails(&study, 5, &format!("study.json: {refused}"));
     place.fails(&["plan", "small"], 5, &format!("study.json: {refused}"));
@@ -248,16 +250,16 @@ fn every_record_says_its_format() {
     place.ok(&["plan", "small", "--seeds", "1", "--set", "train.min_lr_factor=1.0"]);
     let text = |file: &str| fs::read_to_string(place.path("runs/small").join(file)).unwrap();
     let run = "baseline/seed-0";
-    assert!(text(&format!("{run}/config.toml")).starts_with("format = 3\n"));
+    assert!(text(&format!("{run}/config.toml")).starts_with(&format!("format = {FORMAT}\n")));
     for file in ["study.json", "results.json", &format!("{run}/meta.json"), &format!("{run}/status.json")] {
-        assert!(text(file).starts_with("{\n  \"format\": 3,\n"), "{file}");
+        assert!(text(file).starts_with(&format!("{{\n  \"format\": {FORMAT},\n")), "{file}");
     }
     for file in [
         "plan.jsonl",
         &format!("{run}/checkpoints/step-00000012/manifest"),
         &format!("{run}/checkpoints/step-00000012/state.json"),
     ] {
-        assert!(text(file).starts_with("{\"format\":3,"), "{file}");
+        assert!(text(file).starts_with(&format!("{{\"format\":{FORMAT},")), "{file}");
     }
 }
 

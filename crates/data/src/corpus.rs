@@ -11,7 +11,7 @@ use crate::document::{Document, Texts};
 use crate::generated::Generated;
 use crate::known::KNOWN;
 use crate::token_files::TokenFolder;
-use crate::{DataError, TokenizerKind, hex};
+use crate::{DataError, Split, TokenizerKind, hex};
 
 /// Where corpora that were fetched lie, each in a folder of its name.
 pub const FOLDER: &str = "data";
@@ -22,6 +22,8 @@ pub(crate) struct Corpus {
     pub(crate) name: String,
     pub(crate) origin: Origin,
     pub(crate) parts: Parts,
+    /// Of a text that is joined from files: where in which part each begins, and its name.
+    files: Vec<(Split, usize, String)>,
 }
 
 /// Where a corpus comes from.
@@ -63,7 +65,7 @@ impl Corpus {
     /// # Errors
     /// A missing, unreadable or empty file.
     pub(crate) fn open(name: &str) -> Result<Self, DataError> {
-        let corpus = |origin, parts| Corpus { name: name.into(), origin, parts };
+        let corpus = |origin, parts| Corpus { name: name.into(), origin, parts, files: vec![] };
         if let Some(generated) = Generated::named(name) {
             let (train, valid) = generated?.documents();
             let rule = "training and validation are separate streams of one generator";
@@ -76,11 +78,13 @@ impl Corpus {
             let origin = Origin::of(&tokens.split_rule(), &tokens.train.bytes, &tokens.valid.bytes);
             return Ok(corpus(origin, Parts::Tokens(tokens.into())));
         }
-        let (rule, train, valid) = if path.is_dir() { Self::folder(name, &path)? } else { Self::file(name, &path)? };
+        let mut files = vec![];
+        let (rule, train, valid) =
+            if path.is_dir() { Self::folder(name, &path, &mut files)? } else { Self::file(name, &path)? };
         if train.is_empty() || valid.is_empty() {
             return Err(DataError::Empty { corpus: name.into() });
         }
-        Ok(corpus(Origin::of(rule, &train, &valid), Parts::Text { train, valid }))
+        Ok(Corpus { files, ..corpus(Origin::of(rule, &train, &valid), Parts::Text { train, valid }) })
     }
 
     /// Whether the tokenizer can read the corpus: any but `byte` needs UTF-8.
@@ -92,13 +96,19 @@ impl Corpus {
         if *kind == TokenizerKind::Byte {
             return Ok(());
         }
-        let parts = match self.origin.split_rule.as_str() {
-            CONTIGUOUS => [("the text", train, 0), ("the text", valid, train.len())],
-            _ => [("the training text", train, 0), ("the validation text", valid, 0)],
-        };
-        for (part, text, before) in parts {
+        for (split, text) in [(Split::Train, train), (Split::Valid, valid)] {
             if let Err(error) = std::str::from_utf8(text) {
-                let offset = before + error.valid_up_to();
+                let offset = error.valid_up_to();
+                let file = self.files.iter().rfind(|(part, start, _)| *part == split && *start <= offset);
+                let (part, offset) = match (file, split) {
+                    (Some((_, start, file)), _) => (file.clone(), offset - start),
+                    (None, Split::Valid) if self.origin.split_rule == CONTIGUOUS => {
+                        ("the text".into(), train.len() + offset)
+                    }
+                    (None, _) if self.origin.split_rule == CONTIGUOUS => ("the text".into(), offset),
+                    (None, Split::Train) => ("the training text".into(), offset),
+                    (None, Split::Valid) => ("the validation text".into(), offset),
+                };
                 return Err(DataError::NotUtf8 { corpus: self.name.clone(), part, offset });
             }
         }
@@ -112,7 +122,12 @@ impl Corpus {
     }
 
     /// A folder of text files: one file; `train.txt` and `valid.txt`; or documents, every tenth for validation.
-    fn folder(name: &str, path: &Path) -> Result<(&'static str, Bytes, Bytes), DataError> {
+    /// Where documents begin goes into `joined`.
+    fn folder(
+        name: &str,
+        path: &Path,
+        joined: &mut Vec<(Split, usize, String)>,
+    ) -> Result<(&'static str, Bytes, Bytes), DataError> {
         let unreadable = |source| DataError::Unreadable { corpus: name.into(), source };
         let map = |path: &PathBuf| {
             Bytes::map(path).map_err(|source| DataError::Unreadable { corpus: path.display().to_string(), source })
@@ -124,8 +139,16 @@ impl Corpus {
         files.retain(|file| file.extension().is_some_and(|extension| extension == "txt") && file.is_file());
         files.sort();
         let named = |name: &str| files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name));
-        if let (Some(train), Some(valid)) = (named("train"), named("valid").or(named("val"))) {
-            return Ok(("its own files for training and for validation", map(train)?, map(valid)?));
+        let one_of_two = |found, missing| DataError::OneOfTwo { corpus: name.into(), found, missing };
+        match (named("train"), named("valid"), named("val")) {
+            (Some(train), Some(valid), _) | (Some(train), None, Some(valid)) => {
+                let (train, valid) = (map(train)?, map(valid)?);
+                return Ok((own_files(&train, &valid), train, valid));
+            }
+            (Some(_), None, None) => return Err(one_of_two("train.txt", "valid.txt")),
+            (None, Some(_), _) => return Err(one_of_two("valid.txt", "train.txt")),
+            (None, None, Some(_)) => return Err(one_of_two("val.txt", "train.txt")),
+            (None, None, None) => {}
         }
         match files.as_slice() {
             [] => Err(DataError::NoText { corpus: name.into() }),
@@ -134,15 +157,33 @@ impl Corpus {
             _ => {
                 let (mut train, mut valid) = (vec![], vec![]);
                 for (i, file) in files.iter().enumerate() {
-                    let part = if i % 10 == 9 { &mut valid } else { &mut train };
+                    let (split, part) =
+                        if i % 10 == 9 { (Split::Valid, &mut valid) } else { (Split::Train, &mut train) };
                     if !part.is_empty() {
                         part.extend_from_slice(b"\n\n");
                     }
+                    joined.push((split, part.len(), file.file_name().unwrap_or_default().display().to_string()));
                     part.extend_from_slice(&map(file)?);
                 }
                 Ok(("by document: every tenth file for validation", train.into(), valid.into()))
             }
         }
+    }
+}
+
+/// The rule of a text that lies in two files, with what is wrong with it as a test of a model.
+fn own_files(train: &[u8], valid: &[u8]) -> &'static str {
+    // The search is linear for text; bytes that are none are left alone.
+    let has = |train: &[u8], valid: &[u8]| match (std::str::from_utf8(train), std::str::from_utf8(valid)) {
+        (Ok(train), Ok(valid)) => train.contains(valid.trim()),
+        _ => false,
+    };
+    if train == valid {
+        "its own files for training and for validation, which hold the same text: a low loss is memory"
+    } else if has(train, valid) {
+        "its own files for training and for validation; all of the validation text is in the training text: a low loss is memory"
+    } else {
+        "its own files for training and for validation"
     }
 }
 
@@ -254,6 +295,49 @@ mod tests {
         let corpus = Corpus::open(path).unwrap();
         assert_eq!(text(&corpus), ("to train".into(), "to validate".into()));
         assert_eq!(corpus.origin.split_rule, "its own files for training and for validation");
+    }
+
+    #[test]
+    fn one_file_of_two_is_no_collection() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..12).for_each(|i| fs::write(dir.path().join(format!("{i}.txt")), "text").unwrap());
+        for (found, missing) in [("train.txt", "valid.txt"), ("valid.txt", "train.txt"), ("val.txt", "train.txt")] {
+            fs::write(dir.path().join(found), "one").unwrap();
+            let expected = format!(
+                "corpus `PATH` is a folder with {found} and without {missing}: add it, or give {found} another name if the folder \
+                 is a collection of texts"
+            );
+            check_error(dir.path(), &expected);
+            fs::remove_file(dir.path().join(found)).unwrap();
+        }
+        Corpus::open(dir.path().to_str().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_validation_text_out_of_the_training_text_is_said() {
+        let rule = |train: &str, valid: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("train.txt"), train).unwrap();
+            fs::write(dir.path().join("valid.txt"), valid).unwrap();
+            Corpus::open(dir.path().to_str().unwrap()).unwrap().origin.split_rule
+        };
+        assert!(rule("one two three", "one two three").contains("the same text"));
+        assert!(rule("one two three", " two\n").contains("all of the validation text is in the training text"));
+        assert_eq!(rule("one two three", "four"), "its own files for training and for validation");
+    }
+
+    #[test]
+    fn one_bad_file_of_many_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..20).for_each(|i| fs::write(dir.path().join(format!("{i:02}.txt")), "text").unwrap());
+        for name in ["07.txt", "09.txt", "19.txt"] {
+            fs::write(dir.path().join(name), b"te\xff").unwrap();
+            let corpus = Corpus::open(dir.path().to_str().unwrap()).unwrap();
+            let error = corpus.check_text(&TokenizerKind::Char).unwrap_err().to_string();
+            assert!(error.contains(&format!("byte 2 of {name} is not valid")), "{error}");
+            corpus.check_text(&TokenizerKind::Byte).unwrap();
+            fs::write(dir.path().join(name), "text").unwrap();
+        }
     }
 
     #[test]

@@ -43,8 +43,8 @@ pub struct Dataset {
     pub(crate) marks: Vec<TokenMark>,
     /// Bytes of the training text, where they are known.
     pub train_bytes: Option<usize>,
-    /// Bytes of the validation text that is scored.
-    pub valid_bytes: usize,
+    /// Bytes of the validation text that is scored; `None` of token ids that stand for no text.
+    pub valid_bytes: Option<usize>,
     /// What is known of how the text was made.
     pub account: Option<Account>,
 }
@@ -114,19 +114,20 @@ impl Dataset {
     pub fn load(config: &DataConfig, seq_len: usize) -> Result<Self, DataError> {
         let corpus = Corpus::open(&config.corpus)?;
         corpus.check_text(&config.tokenizer)?;
-        let Corpus { name, origin, parts } = corpus;
+        let Corpus { name, origin, parts, .. } = corpus;
         let dataset = match parts {
             Parts::Documents { train, valid } => Self::of_documents(origin, train, &valid, &config.tokenizer, seq_len)?,
             Parts::Text { train, valid } => {
                 let tokenizer = Tokenizer::fit(&config.tokenizer, &train, &valid)?;
-                let (train_bytes, valid_bytes) = (Some(train.len()), valid.len());
+                let (train_bytes, valid_bytes) = (Some(train.len()), Some(valid.len()));
                 let (train, scored) = (tokenizer.tokens(&train)?, tokenizer.tokens(&valid)?);
                 let plain = Self::plain(origin, tokenizer, seq_len, train, scored);
                 Dataset { train_bytes, valid_bytes, ..plain }
             }
             Parts::Tokens(folder) => {
                 let tokenizer = folder.tokenizer(&config.tokenizer)?;
-                let (train_bytes, valid_bytes) = (folder.train_bytes(), folder.valid_bytes(&tokenizer)?);
+                let (train_bytes, valid_bytes) =
+                    (folder.train_bytes(), folder.valid_bytes(&config.tokenizer, &tokenizer)?);
                 let plain = Self::plain(origin, tokenizer, seq_len, folder.train, folder.valid);
                 Dataset { train_bytes, valid_bytes, ..plain }
             }
@@ -155,7 +156,7 @@ impl Dataset {
             windows: Windows::All,
             marks: vec![],
             train_bytes: None,
-            valid_bytes: 0,
+            valid_bytes: None,
             account: None,
         }
     }
@@ -206,7 +207,7 @@ impl Dataset {
         let windows = whole_documents(&ends, seq_len);
         let scored = || windows.iter().flat_map(|&(start, n)| &marks[start..start + n]);
         let account = Account::of(scored());
-        let valid_bytes = scored().map(|mark| mark.n_bytes).sum();
+        let valid_bytes = Some(scored().map(|mark| mark.n_bytes).sum());
         let valid = Tokens::new(&ids, vocab_size).behind(context);
         Ok(Dataset {
             starts: Some(starts),

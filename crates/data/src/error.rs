@@ -18,6 +18,10 @@ pub enum DataError {
     )]
     FewDocuments { corpus: String, n: usize },
     #[error(
+        "corpus `{corpus}` is a folder with {found} and without {missing}: add it, or give {found} another name if the folder is a collection of texts"
+    )]
+    OneOfTwo { corpus: String, found: &'static str, missing: &'static str },
+    #[error(
         "corpus `{corpus}` is a folder without a .txt file and without token files (train.bin with valid.bin or val.bin)"
     )]
     NoText { corpus: String },
@@ -26,7 +30,7 @@ pub enum DataError {
     #[error(
         "corpus `{corpus}` is not UTF-8: byte {offset} of {part} is not valid; convert it to UTF-8 first, or write tokenizer = \"byte\""
     )]
-    NotUtf8 { corpus: String, part: &'static str, offset: usize },
+    NotUtf8 { corpus: String, part: String, offset: usize },
     #[error(
         "corpus `{corpus}` is too short: its training split has {tokens} tokens and one window needs model.seq_len + 1 = {needed}"
     )]
@@ -45,6 +49,8 @@ pub enum DataError {
         "corpus `{corpus}` is token files: its tokenizer is {asked}, and must be that with which they were made, {found} (data.tokenizer, or --tokenizer)"
     )]
     OtherTokenizer { corpus: String, found: String, asked: String },
+    #[error("tokenizer `ids` is for token files (train.bin with valid.bin or val.bin), and the corpus is a text")]
+    NotTokens,
     #[error("corpus `{corpus}` is token files already")]
     TokensAlready { corpus: String },
     #[error("{path}: is no token file that can be used: {problem}")]

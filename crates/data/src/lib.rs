@@ -28,6 +28,9 @@ pub use tokenizer::Tokenizer;
 pub use tokenizer_kind::TokenizerKind;
 pub use windows::{Batch, Scored, ValidBatch};
 
+/// Largest number of token ids.
+pub const MOST_TOKENS: usize = 1 << 20;
+
 /// Bytes in hexadecimal.
 pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()

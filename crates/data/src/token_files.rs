@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::Bytes;
 use crate::corpus::{Corpus, Parts, joined};
 use crate::tokens::{Tokens, Width};
-use crate::{DataError, Tokenizer, TokenizerKind};
+use crate::{DataError, MOST_TOKENS, Tokenizer, TokenizerKind};
 
 const HEADER: usize = 1024;
 
@@ -119,7 +119,16 @@ impl TokenFolder {
                 tokenizer
             }
             (None, TokenizerKind::Char | TokenizerKind::Bpe(_)) => {
-                return Err(wrong("gpt2, byte or the path of a tokenizer.json"));
+                return Err(wrong("gpt2, byte, the path of a tokenizer.json, or ids if none has"));
+            }
+            (None, TokenizerKind::Ids) => {
+                let largest = |tokens: &Tokens| tokens.get(0..tokens.len()).max().unwrap_or(0);
+                let n = largest(&self.train).max(largest(&self.valid)) as usize + 1;
+                if n > MOST_TOKENS {
+                    let problem = format!("it holds token {}, and must hold none above {}", n - 1, MOST_TOKENS - 1);
+                    return Err(damaged(&self.path, &problem));
+                }
+                Tokenizer::ids(n)?
             }
             (None, kind) => Tokenizer::fit(kind, &[], &[])?,
         };
@@ -141,16 +150,19 @@ impl TokenFolder {
         self.sidecar.as_ref().map(|sidecar| sidecar.train.bytes)
     }
 
-    /// Bytes of text behind the validation tokens.
-    pub(crate) fn valid_bytes(&self, tokenizer: &Tokenizer) -> Result<usize, DataError> {
+    /// Bytes of text behind the validation tokens, if they stand for text.
+    pub(crate) fn valid_bytes(&self, kind: &TokenizerKind, tokenizer: &Tokenizer) -> Result<Option<usize>, DataError> {
+        if *kind == TokenizerKind::Ids {
+            return Ok(None);
+        }
         let counted = tokenizer.n_bytes(&self.valid.get(0..self.valid.len()).collect::<Vec<u32>>())?;
         match &self.sidecar {
             Some(sidecar) if tokenizer.counts_bytes() && sidecar.valid.bytes != counted => Err(damaged(
                 &self.path.join("tokens.json"),
                 "it names another number of bytes than the tokens stand for",
             )),
-            Some(sidecar) => Ok(sidecar.valid.bytes),
-            None => Ok(counted),
+            Some(sidecar) => Ok(Some(sidecar.valid.bytes)),
+            None => Ok(Some(counted)),
         }
     }
 }
@@ -169,6 +181,30 @@ fn pair(folder: &Path) -> Option<(PathBuf, PathBuf)> {
 
 fn damaged(path: &Path, problem: &str) -> DataError {
     DataError::BadTokens { path: path.display().to_string(), problem: problem.into() }
+}
+
+/// Words of a token file that are looked at, and fewest that tell something.
+const LOOKED_AT: usize = 1 << 20;
+const FEWEST: usize = 64;
+
+/// Of what wider integers a file without a header seems to be made: those whose upper halves are next to nothing, for no id is
+/// [`MOST_TOKENS`] or more, while the lower ones are not. Of 16-bit tokens hardly ever every second one is as small as that.
+fn wider(bytes: &[u8]) -> Option<&'static str> {
+    let words = bytes.chunks_exact(2).take(LOOKED_AT).map(|word| u16::from_le_bytes([word[0], word[1]]));
+    let mut largest = [0; 4];
+    let mut n = 0;
+    for (i, word) in words.enumerate() {
+        largest[i % 4] = word.max(largest[i % 4]);
+        n = i + 1;
+    }
+    let upper = ((MOST_TOKENS - 1) >> 16) as u16;
+    let is_upper = |high: u16, low: u16| high == 0 && low > 0 || high <= upper && low > upper;
+    match largest {
+        _ if n < FEWEST => None,
+        [low, high, 0, 0] if is_upper(high, low) => Some("64-bit"),
+        [a, b, c, d] if is_upper(b.max(d), a.max(c)) => Some("32-bit"),
+        _ => None,
+    }
 }
 
 /// Maps a token file.
@@ -190,7 +226,16 @@ fn read(path: &Path) -> Result<Tokens, DataError> {
             Tokens { bytes: bytes.slice(HEADER..bytes.len()), width }
         }
         None if bytes.len() % 2 == 1 => return Err(damaged(path, "an odd number of bytes are no two-byte tokens")),
-        None => Tokens { bytes, width: Width::U16 },
+        None => {
+            if let Some(seen) = wider(&bytes) {
+                let problem = format!(
+                    "it looks like {seen} integers without a header, and without one tokens have 16 bits; write them as uint16 (in \
+                     numpy: tokens.astype(\"uint16\").tofile(path)), or with llm.c's header"
+                );
+                return Err(damaged(path, &problem));
+            }
+            Tokens { bytes, width: Width::U16 }
+        }
     };
     if tokens.len() == 0 {
         return Err(damaged(path, "it holds no token"));
@@ -335,7 +380,56 @@ mod tests {
             let data = load(dir.path(), "gpt2").unwrap();
             assert_eq!(ids(&data.train), tokens);
             let text = data.tokenizer.n_bytes(&tokens).unwrap();
-            assert_eq!(data.valid_bytes, text);
+            assert_eq!(data.valid_bytes, Some(text));
+        }
+    }
+
+    fn write_bare(folder: &Path, bytes: &[u8]) {
+        fs::write(folder.join("train.bin"), bytes).unwrap();
+        fs::write(folder.join("val.bin"), bytes).unwrap();
+    }
+
+    #[test]
+    fn wider_integers_without_a_header_are_not_read_as_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        // As numpy writes them: few ids, those of GPT-2, and those of a vocabulary of 128,000.
+        for ids in [7u64, 50_257, 128_000] {
+            let ids = (0..4000u64).map(|i| i * 7919 % ids);
+            let of_64: Vec<u8> = ids.clone().flat_map(u64::to_le_bytes).collect();
+            let of_32: Vec<u8> = ids.clone().flat_map(|id| (id as u32).to_le_bytes()).collect();
+            for (bytes, seen) in [(of_64, "64-bit"), (of_32, "32-bit")] {
+                write_bare(dir.path(), &bytes);
+                let error = load(dir.path(), "ids").err().unwrap().to_string();
+                assert!(error.contains(&format!("it looks like {seen} integers without a header")), "{error}");
+            }
+            let of_16: Vec<u8> = ids.flat_map(|id| (id as u16).to_le_bytes()).collect();
+            write_bare(dir.path(), &of_16);
+            load(dir.path(), "ids").unwrap();
+        }
+        // Sequences in which every second token is small, but not each.
+        let of_16: Vec<u8> = (0..400u16).flat_map(|i| (if i % 2 == 0 { i } else { i % 41 }).to_le_bytes()).collect();
+        write_bare(dir.path(), &of_16);
+        load(dir.path(), "ids").unwrap();
+    }
+
+    #[test]
+    fn ids_need_no_tokenizer() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..400u32).flat_map(|i| ((i * i % 31) as u16).to_le_bytes()).collect();
+        write_bare(dir.path(), &bytes);
+        let data = load(dir.path(), "ids").unwrap();
+        assert_eq!((data.tokenizer.vocab_size(), data.n_train(), data.valid_bytes), (29, 400, None));
+        assert_eq!(data.beginning(5).unwrap(), "0 1 4 9 16");
+        let again = Tokenizer::from_json(&data.tokenizer.to_json().unwrap()).unwrap();
+        assert_eq!(again.encode("4 9 16").unwrap(), [4, 9, 16]);
+        assert_eq!(again.sha256().unwrap(), data.tokenizer.sha256().unwrap());
+        assert!(again.encode("29").is_err(), "there is no such id");
+        let text = dir.path().join("text.txt");
+        fs::write(&text, TEXT.repeat(50)).unwrap();
+        for corpus in [text.to_str().unwrap(), "tales"] {
+            let config = DataConfig { corpus: corpus.into(), tokenizer: TokenizerKind::Ids };
+            let error = Dataset::load(&config, 8).err().unwrap().to_string();
+            assert!(error.starts_with("tokenizer `ids` is for token files"), "{error}");
         }
     }
 

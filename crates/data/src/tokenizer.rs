@@ -3,20 +3,23 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence;
 use tokenizers::models::bpe::{BPE, BpeBuilder, BpeTrainerBuilder, Vocab};
+use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::models::{ModelWrapper, TrainerWrapper};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use tokenizers::{AddedToken, PreTokenizerWrapper};
 
 use crate::tokens::{Tokens, Width};
-use crate::{DataError, TokenizerKind, gpt2, hex};
+use crate::{DataError, MOST_TOKENS, TokenizerKind, gpt2, hex};
 
-/// Bytes of a text on which a tokenizer from elsewhere is tried.
-const LOOKED_AT: usize = 1 << 20;
+/// A tokenizer from elsewhere is tried on about this many bytes of a text at a time.
+const TRIED: usize = 1 << 20;
 
 /// Texts are encoded in pieces of about this many bytes where pieces give the tokens of the whole.
 const PIECE: usize = 1 << 14;
@@ -65,6 +68,7 @@ impl Tokenizer {
             }
             TokenizerKind::Bpe(n) => Self::train_bpe(*n, utf8(train)?),
             TokenizerKind::Gpt2 => Self::gpt2(),
+            TokenizerKind::Ids => Err(DataError::NotTokens),
             TokenizerKind::File(path) => {
                 let tokenizer = Self::open(Path::new(path))?;
                 tokenizer.check_lossless(path, train)?;
@@ -74,21 +78,25 @@ impl Tokenizer {
         }
     }
 
-    /// Refuses a tokenizer that does not give a text back: a loss on what is left of it compares with nothing. Looks at the
-    /// beginning of a text.
+    /// Refuses a tokenizer that does not give a text back: a loss on what is left of it compares with nothing.
     fn check_lossless(&self, path: &str, text: &[u8]) -> Result<(), DataError> {
-        let text = utf8(text)?;
-        let beginning = &text[..text.floor_char_boundary(LOOKED_AT.min(text.len()))];
-        let problem = match self.encode(beginning).and_then(|ids| self.decode(&ids)) {
-            Ok(back) if back == beginning => return Ok(()),
-            Ok(back) => {
-                let same = back.bytes().zip(beginning.bytes()).take_while(|(a, b)| a == b).count();
-                let lost: String = beginning[beginning.floor_char_boundary(same)..].chars().take(12).collect();
-                format!("it does not give the text back: {lost:?} is lost or changed")
+        let problem = |problem: String| DataError::BadTokenizer { path: path.into(), problem };
+        for part in parts(utf8(text)?) {
+            let back = self.encode(part).and_then(|ids| self.decode(&ids));
+            let back = back.map_err(|error| problem(error.to_string()))?;
+            if back != part {
+                return Err(problem(format!("it does not give the text back: {}", difference(part, &back))));
             }
-            Err(error) => error.to_string(),
-        };
-        Err(DataError::BadTokenizer { path: path.into(), problem })
+        }
+        Ok(())
+    }
+
+    /// The numbers below `n` as words, for ids that no tokenizer has made.
+    pub(crate) fn ids(n: usize) -> Result<Self, DataError> {
+        let vocab = (0..n as u32).map(|id| (id.to_string(), id)).collect();
+        let mut inner = tokenizers::Tokenizer::new(WordLevel::builder().vocab(vocab).build()?);
+        inner.with_pre_tokenizer(Some(WhitespaceSplit));
+        Ok(Tokenizer::new(inner))
     }
 
     /// A byte-pair encoding without a single merge.
@@ -144,7 +152,12 @@ impl Tokenizer {
     /// Reads the text of a `tokenizer.json`.
     pub fn from_json(json: &str) -> Result<Self, DataError> {
         // The library takes some texts for granted that are no JSON.
-        serde_json::from_str::<serde::de::IgnoredAny>(json).map_err(|error| DataError::Tokenizer(error.to_string()))?;
+        let value: Value = serde_json::from_str(json).map_err(|error| DataError::Tokenizer(error.to_string()))?;
+        // It makes room for each id up to the largest.
+        if let Some(id) = largest_id(&value).filter(|&id| id >= MOST_TOKENS as u64) {
+            let problem = format!("it has the token id {id}, and ids must be below {MOST_TOKENS}");
+            return Err(DataError::Tokenizer(problem));
+        }
         let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
         // Settings for batches of sentences: here a text gives its own tokens, no fewer and no more.
         inner.with_padding(None);
@@ -330,6 +343,40 @@ impl Shape {
     }
 }
 
+/// The largest id that a `tokenizer.json` names.
+fn largest_id(json: &Value) -> Option<u64> {
+    let vocab = json["model"]["vocab"].as_object().into_iter().flat_map(|vocab| vocab.values());
+    let added = json["added_tokens"].as_array().into_iter().flatten().map(|token| &token["id"]);
+    vocab.chain(added).filter_map(Value::as_u64).max()
+}
+
+/// A text in parts of about [`TRIED`] bytes that end with white space, so that each begins as a text does.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let bytes = rest.as_bytes();
+        let is_cut = |&i: &usize| bytes[i - 1].is_ascii_whitespace() && bytes[i].is_ascii_graphic();
+        let end = (TRIED..bytes.len()).find(is_cut).unwrap_or(bytes.len());
+        let (part, tail) = rest.split_at(end);
+        rest = tail;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// Where a text that came back begins to differ, in words.
+fn difference(text: &str, back: &str) -> String {
+    let same =
+        text.char_indices().zip(back.chars()).take_while(|((_, a), b)| a == b).map(|((i, c), _)| i + c.len_utf8());
+    let same = same.last().unwrap_or(0);
+    let (rest, back) = (&text[same..], &back[same..]);
+    let start = |text: &str| text.chars().take(12).collect::<String>();
+    match back.strip_suffix(rest) {
+        Some(added) if rest.is_empty() => format!("it adds {:?} at the end", start(added)),
+        Some(added) if !added.is_empty() => format!("it adds {:?} in front of {:?}", start(added), start(rest)),
+        _ => format!("{:?} is lost or changed", start(rest)),
+    }
+}
+
 /// The byte that a token such as `<0x0A>` stands for.
 fn byte(token: &str) -> Option<u8> {
     u8::from_str_radix(token.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
@@ -414,11 +461,49 @@ mod tests {
         let lowercase =
             |json: String| json.replace("\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}");
         fails(&lowercase, "it does not give the text back: \"Two Words\" is lost or changed");
+        // What only comes late in a text is seen too.
+        std::fs::write(&path, lowercase(fit("bpe-300", &prose()).to_json().unwrap())).unwrap();
+        let late = "a word, and ".repeat(200_000) + "One";
+        let error = Tokenizer::fit(&kind, late.as_bytes(), b"").err().unwrap().to_string();
+        assert!(error.contains("\"One\" is lost or changed"), "{error}");
         fails(&|json| json.replace("\"dropout\": null", "\"dropout\": 0.1"), "it drops merges at random");
         fails(&|json| json[..100].into(), "is damaged");
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(Tokenizer::fit(&kind, b"", b"").err().unwrap().to_string().ends_with("is not a regular file"));
+    }
+
+    #[test]
+    fn what_differs_is_said_as_it_is() {
+        assert_eq!(difference("Two", "two"), "\"Two\" is lost or changed");
+        assert_eq!(difference("é two", "é tw"), "\"o\" is lost or changed");
+        assert_eq!(difference("two", "▁two"), "it adds \"▁\" in front of \"two\"");
+        assert_eq!(difference("two", "two</s>"), "it adds \"</s>\" at the end");
+    }
+
+    #[test]
+    fn ids_far_apart_take_no_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let json = |id: &str| {
+            format!(
+                "{{\"model\": {{\"type\": \"WordLevel\", \"vocab\": {{\"a\": 0, \"b\": {id}}}, \"unk_token\": \"a\"}}, \
+                 \"added_tokens\": []}}"
+            )
+        };
+        for id in ["1048576", "300000000", "4294967295", "18446744073709551615"] {
+            std::fs::write(&path, json(id)).unwrap();
+            let error = Tokenizer::open(&path).err().unwrap().to_string();
+            assert!(
+                error.contains("tokenizer.json") && error.contains(&format!("it has the token id {id}")),
+                "{error}"
+            );
+        }
+        std::fs::write(&path, json("1048575")).unwrap();
+        assert_eq!(Tokenizer::open(&path).unwrap().vocab_size(), MOST_TOKENS);
+        let added = json("1").replace("[]", "[{\"id\": 300000000, \"content\": \"c\"}]");
+        std::fs::write(&path, added).unwrap();
+        assert!(Tokenizer::open(&path).err().unwrap().to_string().contains("it has the token id 300000000"));
     }
 
     #[test]
@@ -491,7 +576,7 @@ mod tests {
         assert_eq!((char.tokenizer.vocab_size(), char.n_train(), char.n_valid()), (65, 1_003_854, 111_540));
         // nanoGPT's README.
         let gpt2 = load("gpt2");
-        assert_eq!((gpt2.n_train(), gpt2.n_valid(), gpt2.valid_bytes), (301_966, 36_059, 111_540));
+        assert_eq!((gpt2.n_train(), gpt2.n_valid(), gpt2.valid_bytes), (301_966, 36_059, Some(111_540)));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub enum TokenizerKind {
     Bpe(usize),
     /// GPT-2's 50,257 tokens.
     Gpt2,
+    /// None: token files whose ids no tokenizer has made.
+    Ids,
     /// A `tokenizer.json` of the `tokenizers` library, by its path.
     File(String),
 }
@@ -36,6 +38,7 @@ impl FromStr for TokenizerKind {
             "byte" => Ok(TokenizerKind::Byte),
             "bpe" => Ok(TokenizerKind::Bpe(BPE_TOKENS)),
             "gpt2" => Ok(TokenizerKind::Gpt2),
+            "ids" => Ok(TokenizerKind::Ids),
             path if path.ends_with(".json") => Ok(TokenizerKind::File(path.into())),
             other => {
                 let digits = other.strip_prefix("bpe-").filter(|n| n.bytes().all(|byte| byte.is_ascii_digit()));
@@ -43,8 +46,8 @@ impl FromStr for TokenizerKind {
                 n.map(TokenizerKind::Bpe).ok_or_else(|| {
                     let (least, most) = (BPE_RANGE.start(), BPE_RANGE.end());
                     format!(
-                        "unknown tokenizer `{other}`: must be char, byte, bpe, bpe-N with N from {least} to {most}, gpt2, or \
-                         the path of a tokenizer.json"
+                        "unknown tokenizer `{other}`: must be char, byte, bpe, bpe-N with N from {least} to {most}, gpt2, \
+                         ids, or the path of a tokenizer.json"
                     )
                 })
             }
@@ -73,6 +76,7 @@ impl Display for TokenizerKind {
             TokenizerKind::Byte => f.write_str("byte"),
             TokenizerKind::Bpe(n) => write!(f, "bpe-{n}"),
             TokenizerKind::Gpt2 => f.write_str("gpt2"),
+            TokenizerKind::Ids => f.write_str("ids"),
             TokenizerKind::File(path) => f.write_str(path),
         }
     }
@@ -84,14 +88,16 @@ mod tests {
 
     #[test]
     fn names_are_read_and_written() {
-        for (name, shown) in [("char", "char"), ("bpe", "bpe-512"), ("bpe-300", "bpe-300"), ("a/t.json", "a/t.json")] {
+        for (name, shown) in
+            [("char", "char"), ("bpe", "bpe-512"), ("bpe-300", "bpe-300"), ("ids", "ids"), ("a/t.json", "a/t.json")]
+        {
             assert_eq!(name.parse::<TokenizerKind>().unwrap().to_string(), shown);
         }
         let error = "bpe-10".parse::<TokenizerKind>().unwrap_err();
         assert_eq!(
             error,
-            "unknown tokenizer `bpe-10`: must be char, byte, bpe, bpe-N with N from 257 to 65536, gpt2, or the path of a \
-             tokenizer.json"
+            "unknown tokenizer `bpe-10`: must be char, byte, bpe, bpe-N with N from 257 to 65536, gpt2, ids, or the path of \
+             a tokenizer.json"
         );
     }
 }

@@ -206,7 +206,7 @@ mod tests {
         let expected: String = whole.split_inclusive('\n').map(|story| &story[..story.len().min(128)]).collect();
         assert!(text == expected);
         assert!(text.len() as f64 > 0.97 * whole.len() as f64, "{} of {}", text.len(), whole.len());
-        assert_eq!((text.len(), text.len()), (data.n_valid(), data.valid_bytes));
+        assert_eq!((text.len(), Some(text.len())), (data.n_valid(), data.valid_bytes));
         for batch_size in [1, 7] {
             assert_eq!(scored(&data, batch_size), scored(&data, 16));
         }

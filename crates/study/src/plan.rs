@@ -184,6 +184,8 @@ impl Plan {
                 return Err(base.blame(&error).unwrap_or(error).into());
             }
         }
+        // Before the text is cut into windows of a length that no model has.
+        settings.model.validate().map_err(ConfigError).map_err(|error| base.blame(&error).unwrap_or(error))?;
         let data = Dataset::load(&settings.data, settings.model.seq_len)?;
         let tokenizer_sha256 = data.tokenizer.sha256()?;
         let run = |variant: &str, settings: &Settings| RunConfig {
@@ -574,10 +576,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn windows_have_a_length() {
+        for corpus in ["tales", "../../README.md"] {
+            check_error(
+                &format!("[data]\ncorpus = \"{corpus}\"\n[model]\nseq_len = 0\n"),
+                "study.toml:4: model.seq_len = 0: must be between 1 and 131072",
+            );
+        }
+    }
+
+    #[test]
     fn batchnorm_has_the_whole_batch_at_once() {
         let problem = "train.grad_accum_steps = 2: must be 1 with model.norm = \"batchnorm\", whose statistics are those of the whole batch";
         let text = "[train]\ngrad_accum_steps = 2\n[[variant]]\nname = \"a\"\nmodel.norm = \"batchnorm\"\n";
-        check_error(text, &format!("study.toml:3: {problem}"));
+        check_error(text, &format!("study.toml:5: {problem}"));
         check_error(
             "tuning_seeds = 3\n",
             "study.toml:1: `tuning_seeds` has no effect: only train.lr = { sweep = [...] } uses it",

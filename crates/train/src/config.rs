@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use data::DataConfig;
+use data::{DataConfig, MOST_TOKENS};
 use kernels::Kernels;
 use model::{ModelConfig, check_fraction, check_positive};
 use serde::{Deserialize, Serialize};
@@ -114,9 +114,6 @@ pub struct TrainConfig {
 }
 
 const MOST_STEPS: usize = 1_000_000_000;
-
-/// Largest number of token ids.
-pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
 impl RunConfig {
     /// `variant/seed-0`: its name within the study, and its folder below the study's.

@@ -266,7 +266,7 @@ impl Running<'_> {
             self.probes.write_dead(step, &units)?;
         }
         self.journal.write(&MetricLine {
-            bits_per_byte: Some(bits / self.of.data.valid_bytes as f64),
+            bits_per_byte: self.of.data.valid_bytes.map(|bytes| bits / bytes as f64),
             classes: report.classes.iter().map(|(&class, (nats, n))| (class, nats / *n as f64)).collect(),
             ..MetricLine::new(step, Split::Valid, loss, start.elapsed().as_secs_f64())
         })?;

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use ::safetensors::tensor::{Dtype, SafeTensors};
 use anyhow::{Context, Result};
+use data::MOST_TOKENS;
 use model::{EPSILON, Ffn, Init, ModelConfig, NormKind, NormPlacement, Position};
 use serde_json::Value;
 use strum::VariantArray;
 
 use super::{Entry, Family, are_finite, entries, safetensors};
-use crate::config::MOST_TOKENS;
 use crate::folder::{BadFile, new_folder, read_text, read_tokenizer};
 use crate::{RunConfig, RunFolder, State};
 
