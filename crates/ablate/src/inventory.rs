@@ -63,7 +63,7 @@ impl Inventory {
                 Err(error) if error.is::<BadFile>() => Found::Unreadable(unreadable(&error)),
                 Err(error) => return Err(error),
             };
-            let is_replaced = matches!(found, Found::Missing | Found::Other(_));
+            let is_replaced = matches!(found, Found::Missing | Found::HalfFinished | Found::Other(_));
             let aside = if is_replaced { run.found_aside(&config) } else { None };
             Ok(Entry { config, folder: run, found, aside })
         };

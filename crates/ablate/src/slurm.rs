@@ -197,6 +197,11 @@ pub fn submit(args: &Submit) -> Result<u8> {
     let out = std::path::absolute(&args.out).context("where the results go")?;
     let mut tasks = Tasks::of(&mut plan, &out)?;
     if tasks.missing.is_empty() {
+        if !args.dry_run {
+            // Some may be complete where they were set aside.
+            refuse_if_queued(&tasks.folder)?;
+            tasks.write()?;
+        }
         return print(&format!("{}: all {} runs are complete\n", plan.study.name, tasks.all.len()));
     }
     if args.after_tuning && tasks.are_tuning {

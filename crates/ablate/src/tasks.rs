@@ -68,17 +68,19 @@ impl Tasks {
     /// The tasks of runs in `place` below a study's folder.
     fn within(plan: &Plan, folder: PathBuf, place: &Path, configs: Vec<RunConfig>) -> Result<Self> {
         let inventory = Inventory::of(folder.join(place), configs)?;
+        let are_tuning = place == Path::new(TUNING);
         let (mut all, mut missing) = (vec![], vec![]);
         for (index, entry) in inventory.entries.iter().enumerate() {
             all.push(Task { index, run: place.join(entry.config.label()), config: entry.config.to_toml() });
             let unreadable = if let Found::Unreadable(why) = &entry.found { Some(why) } else { None };
             // Its task will say so again, and fail.
             unreadable.into_iter().for_each(|why| warn(why));
-            if entry.is_missing() || unreadable.is_some() {
+            // Rates are chosen from what lies in its place, not from what is still set aside.
+            let is_elsewhere = are_tuning && !matches!(entry.found, Found::Complete);
+            if entry.is_missing() || is_elsewhere || unreadable.is_some() {
                 missing.push(index);
             }
         }
-        let are_tuning = place == Path::new(TUNING);
         Ok(Tasks { study: plan.study.clone(), folder, all, missing, inventory, are_tuning })
     }
 

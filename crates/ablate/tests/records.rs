@@ -373,7 +373,7 @@ fn a_damaged_run_stays_and_the_others_go_on() {
         assert_eq!(output.status.code(), Some(1), "{file}: {text}");
         let way_on = "restore the file, or move the run's folder away to train it again";
         assert!(text.contains(&format!("{file}: is damaged: ")) && text.contains(way_on), "{file}: {text}");
-        assert!(text.contains("swiglu is undecided") || text.contains("swiglu"), "{text}");
+        assert!(text.contains("2 variants, 4 runs") && text.contains("Report: "), "{text}");
         assert_eq!(files(&run), before, "{file}");
         fs::write(run.join(file), whole).unwrap();
     }
@@ -391,6 +391,13 @@ fn a_config_or_meta_that_was_edited_is_no_longer_the_runs() {
         place.fails(&["report", "small"], 5, part);
         let report = fs::read_to_string(place.path("runs/small/report.md")).unwrap();
         assert!(report.contains("Left out of all figures, because it cannot be read: "), "{report}");
+        // Nor is it another configuration that is set aside, or left out of an export.
+        let edited = files(&place.path(RUN));
+        if !part.contains("holds the run") {
+            assert_eq!(place.ablate(&["small", "--seeds", "1", "--plain"]).output().unwrap().status.code(), Some(1));
+        }
+        place.fails(&["export-metrics", "small"], 5, part);
+        assert_eq!(files(&place.path(RUN)), edited);
         fs::write(&path, whole).unwrap();
     };
     let damaged = "config.toml: is damaged: it is not";

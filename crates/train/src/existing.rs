@@ -50,6 +50,10 @@ impl RunFolder {
         }
         let is_needed = ending.is_some() || has_checkpoint || self.config_path().exists();
         let earlier = if is_needed { Some(self.config()?) } else { None };
+        // Before configs are compared: one that was edited is no other config.
+        if let Some(status) = status.as_ref().filter(|_| ending.is_some()) {
+            self.check_reported(status)?;
+        }
         let other = |why: String| Ok(Existing::Other(why));
         match (ending, earlier) {
             (Some(_), Some(earlier)) if !config.continues(&earlier) => other(config.changes_since(&earlier)),
@@ -152,7 +156,9 @@ fn aside(place: &Path, number: usize) -> PathBuf {
 fn numbers(place: &Path) -> Vec<usize> {
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("replaced-")?.parse().ok()).collect()
+    let number = |name: &str| name.parse::<u32>().ok().filter(|n| n.to_string() == name && *n < u32::MAX);
+    let numbers = entries.filter_map(|entry| number(entry.file_name().to_str()?.strip_prefix("replaced-")?));
+    numbers.map(|n| n as usize).collect()
 }
 
 impl Status {

@@ -39,14 +39,14 @@ pub enum Record {
 
 /// What a format changed about a record. Keys are dotted, as in `train.lr`.
 enum Change {
-    /// A key that was not there, and the value, as TOML, that does what was done without it.
+    /// A key that was not there, and the value, as TOML (a float with its point), that does what was done without it.
     #[allow(dead_code, reason = "no key has been added yet")]
     Added(&'static str, &'static str),
     /// A key under another name: the earlier, the later.
     Renamed(&'static str, &'static str),
 }
 
-use Change::Renamed;
+use Change::{Added, Renamed};
 
 /// Every change, the oldest first, with the format that brought it.
 const CHANGES: &[(u64, Record, Change)] = &[(3, Record::Config, Renamed("train.accumulate", "train.grad_accum_steps"))];
@@ -94,7 +94,7 @@ fn read<T: DeserializeOwned>(record: Record, path: &Path, parsed: Result<Value, 
 fn upgrade(changes: &[(u64, Record, Change)], record: Record, format: u64, table: &mut Map<String, Value>) {
     for (_, _, change) in changes.iter().filter(|(since, of, _)| *since > format && *of == record) {
         match change {
-            Change::Added(key, value) => put_new(table, key, meant(value)),
+            Added(key, value) => put_new(table, key, meant(value)),
             Renamed(from, to) => {
                 if let Some(value) = take(table, from) {
                     put_new(table, to, value);
@@ -114,7 +114,7 @@ pub(crate) fn oldest(config: toml::Table) -> toml::Table {
 fn downgrade(changes: &[(u64, Record, Change)], table: &mut Map<String, Value>) {
     for (_, _, change) in changes.iter().rev().filter(|(_, of, _)| *of == Record::Config) {
         match change {
-            Change::Added(key, value) => {
+            Added(key, value) => {
                 let now = take(table, key);
                 if let Some(other) = now.filter(|now| *now != meant(value)) {
                     put_new(table, key, other);
@@ -185,9 +185,9 @@ mod tests {
 
     const MADE_UP: &[(u64, Record, Change)] = &[
         (3, Record::Config, Renamed("train.accumulate", "train.parts")),
-        (4, Record::Config, Change::Added("train.clip", "\"norm\"")),
-        (4, Record::Config, Change::Added("ladder.rungs", "1")),
-        (4, Record::Meta, Change::Added("gpu", "\"none\"")),
+        (4, Record::Config, Added("train.clip", "\"norm\"")),
+        (4, Record::Config, Added("ladder.rungs", "1")),
+        (4, Record::Meta, Added("gpu", "\"none\"")),
         (5, Record::Config, Renamed("train.parts", "optim.n_parts")),
     ];
 
@@ -224,21 +224,21 @@ mod tests {
         let text = config.to_toml();
         assert_eq!(RunConfig::from_toml(path, &text).unwrap(), config);
         let error = |text: &str| RunConfig::from_toml(path, text).unwrap_err().to_string();
-        let newer =
-            "a/config.toml: is of format 99, and this program reads formats 2 to 3: use the version that wrote it";
-        assert_eq!(error(&text.replace("format = 3", "format = 99\nnew = 1")), newer);
-        assert!(error(&text.replace("format = 3", "format = \"x\"")).contains("its format is not a whole number"));
+        let own = format!("format = {FORMAT}");
+        let newer = "a/config.toml: is of format 99, and this program reads formats 2 to ";
+        assert!(error(&text.replace(&own, "format = 99\nnew = 1")).starts_with(newer));
+        assert!(error(&text.replace(&own, "format = \"x\"")).contains("its format is not a whole number"));
         assert!(error(&text.replace("seed = 0", "seed = -1")).contains("is damaged: "));
         assert!(error(&text.replace("seed = 0", "sed = 0")).contains("unknown field `sed`"));
     }
 
-    /// Every key of the table is one of a config of now, and none is there twice.
+    /// Changes are in order and of formats that are read, and their values are TOML.
     #[test]
     fn the_table_of_changes_is_sound() {
         assert!(CHANGES.is_sorted_by_key(|(since, _, _)| *since));
         assert!(CHANGES.iter().all(|(since, _, _)| (UNSTATED + 1..=FORMAT).contains(since)));
         for (_, _, change) in CHANGES {
-            if let Change::Added(_, value) = change {
+            if let Added(_, value) = change {
                 meant(value);
             }
         }

@@ -11,7 +11,7 @@ use anyhow::Result;
 use data::Split;
 use serde::Serialize;
 use train::format::stamped;
-use train::{State, write_whole};
+use train::{BadFile, State, write_whole};
 
 use crate::Comparison;
 use crate::plan::Variant;
@@ -64,6 +64,9 @@ impl Report {
 /// A folder that is not a study's, or damaged files.
 pub fn long_table(folder: &Path) -> Result<String> {
     let results = StudyResults::read(folder)?;
+    if let Some(problem) = results.unreadable.first() {
+        return Err(BadFile::new(folder, format!("holds a run that cannot be read: {problem}")).into());
+    }
     let mut writer = csv::Writer::from_writer(vec![]);
     writer.write_record(["study", "variant", "seed", "step", "split", "metric", "value"])?;
     for run in results.runs.iter().flatten() {
