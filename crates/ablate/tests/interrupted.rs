@@ -224,7 +224,7 @@ fn a_study_under_timeout_saves_its_state() {
     for i in 0..4 {
         let out = format!("out-{i}");
         let mut command = Command::new("timeout");
-        command.args(["--preserve-status", "-s", "TERM", "0.7"]).arg(assert_cmd::cargo::cargo_bin!("ablate"));
+        command.args(["--preserve-status", "-s", "TERM", "2"]).arg(assert_cmd::cargo::cargo_bin!("ablate"));
         command.args(["small", "--seeds", "1", "--steps", "1000000", "--plain", "--out", &out]);
         command.args(["--set", "checkpoint.every=500000"]).current_dir(place.dir.path());
         let Ok(output) = command.output() else {
