@@ -71,8 +71,8 @@ impl Inventory {
         Ok(Inventory { folder, entries })
     }
 
-    /// Sets aside what lies in the place of runs, with the study's report if they are its own and not those that choose its rates, and
-    /// brings back what was set aside earlier.
+    /// Sets aside what lies in the place of runs, with a copy of the study's report if they are its own and not those that choose its
+    /// rates, and brings back what was set aside earlier.
     ///
     /// # Errors
     /// A folder that is in use, or a disk that fails.

@@ -53,7 +53,7 @@ impl Tasks {
     /// The tasks of a study whose results go below `out`.
     ///
     /// # Errors
-    /// Damaged runs, half-finished ones of another config.
+    /// Half-finished runs of another config, a damaged `study.json`. Runs that cannot be read are tasks, and warned of.
     pub fn of(plan: &mut Plan, out: &Path) -> Result<Self> {
         let folder = out.join(&plan.study.name);
         Study::check_earlier(&folder)?;
@@ -72,12 +72,14 @@ impl Tasks {
         let (mut all, mut missing) = (vec![], vec![]);
         for (index, entry) in inventory.entries.iter().enumerate() {
             all.push(Task { index, run: place.join(entry.config.label()), config: entry.config.to_toml() });
-            let unreadable = if let Found::Unreadable(why) = &entry.found { Some(why) } else { None };
             // Its task will say so again, and fail.
-            unreadable.into_iter().for_each(|why| warn(why));
+            let is_unreadable = matches!(&entry.found, Found::Unreadable(_));
+            if let Found::Unreadable(why) = &entry.found {
+                warn(why);
+            }
             // Rates are chosen from what lies in its place, not from what is still set aside.
             let is_elsewhere = are_tuning && !matches!(entry.found, Found::Complete);
-            if entry.is_missing() || is_elsewhere || unreadable.is_some() {
+            if entry.is_missing() || is_elsewhere || is_unreadable {
                 missing.push(index);
             }
         }

@@ -79,7 +79,7 @@ pub fn run(args: &Watch) -> Result<u8> {
     let hosts = bound.ip().is_loopback().then(|| names.collect());
     // Served until the process ends.
     let site: &'static Site = Box::leak(Box::new(Site { folder, hosts }));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(READS).build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.and_then(|runtime| runtime.block_on(serve(listener, site))).context("the server cannot be started")
 }
 

@@ -96,18 +96,18 @@ impl Corpus {
         if *kind == TokenizerKind::Byte {
             return Ok(());
         }
-        for (split, text) in [(Split::Train, train), (Split::Valid, valid)] {
+        let (names, before_valid) = match self.origin.split_rule.as_str() {
+            CONTIGUOUS => (["the text"; 2], train.len()),
+            _ => (["the training text", "the validation text"], 0),
+        };
+        let parts = [(Split::Train, train, names[0], 0), (Split::Valid, valid, names[1], before_valid)];
+        for (split, text, part, before) in parts {
             if let Err(error) = std::str::from_utf8(text) {
                 let offset = error.valid_up_to();
                 let file = self.files.iter().rfind(|(part, start, _)| *part == split && *start <= offset);
-                let (part, offset) = match (file, split) {
-                    (Some((_, start, file)), _) => (file.clone(), offset - start),
-                    (None, Split::Valid) if self.origin.split_rule == CONTIGUOUS => {
-                        ("the text".into(), train.len() + offset)
-                    }
-                    (None, _) if self.origin.split_rule == CONTIGUOUS => ("the text".into(), offset),
-                    (None, Split::Train) => ("the training text".into(), offset),
-                    (None, Split::Valid) => ("the validation text".into(), offset),
+                let (part, offset) = match file {
+                    Some((_, start, file)) => (file.clone(), offset - start),
+                    None => (part.into(), before + offset),
                 };
                 return Err(DataError::NotUtf8 { corpus: self.name.clone(), part, offset });
             }
@@ -174,13 +174,13 @@ impl Corpus {
 /// The rule of a text that lies in two files, with what is wrong with it as a test of a model.
 fn own_files(train: &[u8], valid: &[u8]) -> &'static str {
     // The search is linear for text; bytes that are none are left alone.
-    let has = |train: &[u8], valid: &[u8]| match (std::str::from_utf8(train), std::str::from_utf8(valid)) {
+    let is_part = match (std::str::from_utf8(train), std::str::from_utf8(valid)) {
         (Ok(train), Ok(valid)) => train.contains(valid.trim()),
         _ => false,
     };
     if train == valid {
         "its own files for training and for validation, which hold the same text: a low loss is memory"
-    } else if has(train, valid) {
+    } else if is_part {
         "its own files for training and for validation; all of the validation text is in the training text: a low loss is memory"
     } else {
         "its own files for training and for validation"

@@ -128,7 +128,8 @@ impl TokenFolder {
                     let problem = format!("it holds token {}, and must hold none above {}", n - 1, MOST_TOKENS - 1);
                     return Err(damaged(&self.path, &problem));
                 }
-                Tokenizer::ids(n)?
+                // Its vocabulary is that of the files.
+                return Tokenizer::ids(n);
             }
             (None, kind) => Tokenizer::fit(kind, &[], &[])?,
         };
@@ -192,15 +193,13 @@ const FEWEST: usize = 64;
 fn wider(bytes: &[u8]) -> Option<&'static str> {
     let words = bytes.chunks_exact(2).take(LOOKED_AT).map(|word| u16::from_le_bytes([word[0], word[1]]));
     let mut largest = [0; 4];
-    let mut n = 0;
     for (i, word) in words.enumerate() {
         largest[i % 4] = word.max(largest[i % 4]);
-        n = i + 1;
     }
     let upper = ((MOST_TOKENS - 1) >> 16) as u16;
     let is_upper = |high: u16, low: u16| high == 0 && low > 0 || high <= upper && low > upper;
     match largest {
-        _ if n < FEWEST => None,
+        _ if bytes.len() / 2 < FEWEST => None,
         [low, high, 0, 0] if is_upper(high, low) => Some("64-bit"),
         [a, b, c, d] if is_upper(b.max(d), a.max(c)) => Some("32-bit"),
         _ => None,

@@ -50,17 +50,19 @@ impl RunFolder {
         }
         let is_needed = ending.is_some() || has_checkpoint || self.config_path().exists();
         let earlier = if is_needed { Some(self.config()?) } else { None };
-        // Before configs are compared: one that was edited is no other config.
-        if let Some(status) = status.as_ref().filter(|_| ending.is_some()) {
-            self.check_reported(status)?;
+        let is_same = earlier
+            .as_ref()
+            .is_some_and(|earlier| config.continues(earlier) && config.train.steps == earlier.train.steps);
+        match &status {
+            Some(_) if ending.is_some() && is_same => self.check_files()?,
+            // A config that was edited is no other config.
+            Some(status) if ending.is_some() => self.check_reported(status)?,
+            _ => {}
         }
         let other = |why: String| Ok(Existing::Other(why));
         match (ending, earlier) {
             (Some(_), Some(earlier)) if !config.continues(&earlier) => other(config.changes_since(&earlier)),
-            (Some(ending), Some(earlier)) if config.train.steps == earlier.train.steps => {
-                self.check_files()?;
-                Ok(Existing::Ended(ending))
-            }
+            (Some(ending), _) if is_same => Ok(Existing::Ended(ending)),
             (_, Some(earlier)) if has_checkpoint && config.continues(&earlier) => Ok(Existing::HalfFinished),
             (_, Some(earlier)) if has_checkpoint => Err(self.refuse_another(config, &earlier).into()),
             _ if !self.has_results() => Ok(Existing::Nothing),

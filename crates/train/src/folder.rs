@@ -200,8 +200,11 @@ const TOKENIZER: &str = "tokenizer.json";
 
 const WEIGHTS: &str = "checkpoints/final/model.safetensors";
 
-/// What a run leaves for others to read, but for its status, which has the hashes of these. A report reads the first four.
-const SEALED: [&str; 6] = [CONFIG, META, METRICS, PROBES, TOKENIZER, WEIGHTS];
+/// What a report reads of a run, but for its status.
+const REPORTED: [&str; 4] = [CONFIG, META, METRICS, PROBES];
+
+/// What else it leaves for others to read. The status of a run that has ended has the hashes of all of these.
+const MODEL: [&str; 2] = [TOKENIZER, WEIGHTS];
 
 impl RunFolder {
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -274,7 +277,7 @@ impl RunFolder {
             let path = self.path.join(name);
             path.exists().then(|| Ok((name.to_string(), FileHash::of_file(&path)?)))
         };
-        let files = SEALED.iter().filter_map(hash).collect::<Result<_>>()?;
+        let files = REPORTED.iter().chain(&MODEL).filter_map(hash).collect::<Result<_>>()?;
         self.write_json(STATUS, &Status { state, step, message, files })
     }
 
@@ -292,7 +295,7 @@ impl RunFolder {
     /// # Errors
     /// The first file that is not what the run wrote.
     pub fn check_reported(&self, status: &Status) -> Result<(), BadFile> {
-        let mut files = SEALED.into_iter().take(4).filter_map(|name| Some((name, status.files.get(name)?)));
+        let mut files = REPORTED.into_iter().filter_map(|name| Some((name, status.files.get(name)?)));
         files.try_for_each(|(name, hash)| hash.check(&self.path.join(name)))
     }
 
@@ -411,12 +414,12 @@ pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path, mut reader: impl BufR
 pub struct BadFile {
     path: String,
     problem: String,
-    is_whole: bool,
+    is_of_another_format: bool,
 }
 
 impl BadFile {
     pub fn new(path: &Path, problem: impl Into<String>) -> Self {
-        BadFile { path: path.display().to_string(), problem: problem.into(), is_whole: false }
+        BadFile { path: path.display().to_string(), problem: problem.into(), is_of_another_format: false }
     }
 
     /// A file that another version of the program can read.
@@ -425,12 +428,12 @@ impl BadFile {
         let problem = format!(
             "is of format {format}, and this program reads formats {first} to {last}: use the version that wrote it"
         );
-        BadFile { is_whole: true, ..BadFile::new(path, problem) }
+        BadFile { is_of_another_format: true, ..BadFile::new(path, problem) }
     }
 
     /// Whether another version of the program could read it.
     pub(crate) fn is_of_another_format(&self) -> bool {
-        self.is_whole
+        self.is_of_another_format
     }
 }
 

@@ -1,7 +1,8 @@
 //! The formats of records: how a newer program reads what an older one wrote.
 //!
-//! Everything that a run or a study leaves says its format under the key `format`. A change of what is written takes the next
-//! number and a line in [`CHANGES`], and nothing else: records are brought up to date as they are read, and never rewritten for it.
+//! The records of [`Record`] say their format under the key `format`. A change of what they hold takes the next number and a line in
+//! [`CHANGES`]: they are brought up to date as they are read, and never rewritten for it. Keys inside lists cannot be said there, and
+//! lines of metrics and probes have no format: what is new in those has a default of its own.
 
 use std::path::Path;
 

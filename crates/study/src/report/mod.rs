@@ -26,7 +26,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What a study's folder holds beside its runs.
+    /// `study.json` and the files of a report.
     pub const FILES: [&str; 5] = ["study.json", "report.html", "report.md", "results.csv", "results.json"];
 
     /// Reads the study in `folder`.
