@@ -78,8 +78,7 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&format!("{}\n", report.comparison.plain()))?;
             report.write(&folder)?;
             print(&format!("Report: {}\n", folder.join("report.html").display()))?;
-            report.comparison.unreadable.iter().for_each(|problem| warn(&format!("ablate: {problem}")));
-            Ok(if report.comparison.unreadable.is_empty() { 0 } else { 5 })
+            Ok(say_unreadable(&report.comparison.unreadable))
         }
         Command::Plan(args) => {
             let mut tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
@@ -93,8 +92,8 @@ fn dispatch(command: Command) -> Result<u8> {
             None => print(&list()?),
             Some(folder) => {
                 let (table, unreadable) = study::list(folder, args.state, &args.name, args.sort)?;
-                unreadable.iter().for_each(|path| warn(&format!("{}: cannot be read", path.display())));
-                print(&format!("{}{} runs\n", table.plain(), table.rows.len()))
+                print(&format!("{}{} runs\n", table.plain(), table.rows.len()))?;
+                Ok(say_unreadable(&unreadable))
             }
         },
         Command::Watch(args) => watch::run(&args),
@@ -154,6 +153,12 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Worker(worker) => work(worker),
         Command::Steps(args) => bench::work(&args),
     }
+}
+
+/// Names what is missing from a result because it cannot be read, and returns the exit code.
+fn say_unreadable(problems: &[String]) -> u8 {
+    problems.iter().for_each(|problem| warn(&format!("ablate: {problem}")));
+    if problems.is_empty() { 0 } else { 5 }
 }
 
 /// Prints a result, its lines without what would command the terminal. A reader that has gone is no error.
@@ -261,14 +266,11 @@ fn train_run(
     stop: Arc<AtomicBool>,
 ) -> Result<u8> {
     // Before its log is opened, which would move with it.
-    if let Some((what, to)) = train::make_room(&RunFolder::new(folder), config, || stop.load(Ordering::Relaxed))? {
-        warn(&format!("1 run set aside in {}: {what}", to.display()));
-    }
+    set_aside_remains(&RunFolder::new(folder), config, || stop.load(Ordering::Relaxed))?;
     std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     let log = processes::open_log(folder)?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();
-    // This thread is one of those that compute: with one thread, nothing is handed over.
-    rayon::ThreadPoolBuilder::new().use_current_thread().build_global().context("the threads cannot be started")?;
+    resources::start_threads(0)?;
     let version = env!("CARGO_PKG_VERSION").into();
     let selftest = devices::selftest_stamp(config.backend)?;
     let provenance = Provenance { commit: env!("ABLATE_COMMIT").into(), version, command, selftest };
@@ -282,6 +284,14 @@ fn train_run(
         Ending::Diverged { .. } => 3,
         Ending::Stopped { .. } => 75,
     })
+}
+
+/// Sets aside what an interrupted run left without a checkpoint, and says so.
+fn set_aside_remains(folder: &RunFolder, config: &RunConfig, should_stop: impl Fn() -> bool) -> Result<()> {
+    if let Some((why, to)) = train::set_aside_remains(folder, config, should_stop)? {
+        warn(&format!("1 run set aside in {}: {why}", to.display()));
+    }
+    Ok(())
 }
 
 /// A text for the report, of one run of each variant. The run is good without.

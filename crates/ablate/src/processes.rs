@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use disk::lock;
-use study::{Plan, Report, Study, TUNING};
-use train::{RunConfig, RunFolder};
+use study::{Comparison, Plan, Report, Study, TUNING};
+use train::{Existing, RunConfig, RunFolder};
 
 use crate::borrowed::Borrowed;
-use crate::inventory::{Entry, Found, Inventory};
+use crate::inventory::{Entry, Inventory};
 use crate::resources::{check_space, cores, most_at_once};
 use crate::screen::{Screen, Wish};
 use crate::stop::Requests;
-use crate::{can_draw, cli, devices, print, stop, warn};
+use crate::{can_draw, cli, devices, print, set_aside_remains, stop, warn};
 
 /// How a study came to its end.
 pub enum Outcome {
@@ -108,12 +108,13 @@ pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
     if stop.stop_at_once() {
         return Ok(Outcome::Stopped);
     }
-    let all_diverged = report(&jobs, &folder)?;
+    let comparison = report(&jobs, &folder)?;
     Ok(match incomplete(&jobs) {
         Some(outcome) => outcome,
+        None if !comparison.unreadable.is_empty() => Outcome::SomeFailed,
         // Asked for while the report was written.
         None if stop.stop() => Outcome::Stopped,
-        None if all_diverged => Outcome::AllDiverged,
+        None if comparison.all_diverged() => Outcome::AllDiverged,
         None => Outcome::Ended,
     })
 }
@@ -147,7 +148,7 @@ fn carry_out(
     let mut inventory = Inventory::of(folder, configs)?;
     let missing: Vec<&Entry> = inventory.entries.iter().filter(|entry| entry.is_missing()).collect();
     check_space(&missing, at_once.min(missing.len()), study_folder)?;
-    inventory.rearrange(study_folder)?;
+    inventory.arrange(study_folder)?;
     plan.study.write(study_folder)?;
     let mut jobs: Vec<Job> = inventory.entries.into_iter().map(Job::of).collect();
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
@@ -256,11 +257,11 @@ fn supervise(
 }
 
 impl Job {
-    fn of(Entry { config, folder, found, .. }: Entry) -> Self {
-        let progress = match found {
-            Found::Complete => Progress::Complete,
-            Found::Missing | Found::HalfFinished | Found::Other(_) => Progress::Waiting,
-            Found::Unreadable(why) => Progress::Failed(Failure::new(why)),
+    fn of(Entry { config, folder, existing, .. }: Entry) -> Self {
+        let progress = match existing {
+            Ok(Existing::Complete(_)) => Progress::Complete,
+            Ok(_) => Progress::Waiting,
+            Err(why) => Progress::Failed(Failure::new(why)),
         };
         Job { config, folder, progress, is_let_go: false, is_retried: false }
     }
@@ -349,6 +350,10 @@ pub fn ask_to_stop(child: &Child) {
 
 fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     let path = &job.folder.path;
+    if job.is_retried {
+        // Before its log is opened, which would move with it.
+        set_aside_remains(&job.folder, &job.config, || false)?;
+    }
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
     let log = open_log(path)?;
     let mut command = worker(path, &job.config)?;
@@ -415,13 +420,13 @@ fn without_result(jobs: &[Job]) -> String {
     if lines.is_empty() { lines } else { format!("Without a result:\n{lines}{saved}\n") }
 }
 
-/// Writes the report, and prints what was found and what failed; true when nothing but divergence was found.
-fn report(jobs: &[Job], study_folder: &Path) -> Result<bool> {
+/// Writes the report, and prints what was found and what failed.
+fn report(jobs: &[Job], study_folder: &Path) -> Result<Comparison> {
     let report = Report::read(study_folder)?;
     let mut text = format!("\n{}\n", report.comparison.plain());
     text += &without_result(jobs);
     print(&text)?;
     report.write(study_folder)?;
     print(&format!("Report: {}\n", study_folder.join("report.html").display()))?;
-    Ok(report.comparison.all_diverged())
+    Ok(report.comparison)
 }

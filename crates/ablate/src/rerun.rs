@@ -13,7 +13,9 @@ use crate::{print, stop};
 
 pub fn run(args: &Rerun) -> Result<u8> {
     let first = RunFolder::new(&args.run);
-    let (config, meta) = (first.finished()?, first.meta()?);
+    let (mut config, meta) = (first.finished()?, first.meta()?);
+    // Now it is done as this version does it.
+    let redefined = std::mem::take(&mut config.redefined);
     if args.verify {
         // What cannot be compared is to be known before it is trained again.
         first_difference(&first, &first)?;
@@ -48,10 +50,13 @@ pub fn run(args: &Rerun) -> Result<u8> {
         return print(&format!("{}\n", out.display()));
     }
     let commit = env!("ABLATE_COMMIT");
-    let made = match meta.commit == commit {
+    let mut made = match meta.commit == commit {
         true => String::new(),
         false => format!(" (made at commit {}, again at {commit})", meta.commit),
     };
+    for what in redefined {
+        made += &format!(" (with an earlier version's {what})");
+    }
     match first_difference(&first, &RunFolder::new(&out))? {
         None => print(&format!("{}: the same bits in every loss and every weight{made}\n", args.run.display())),
         Some(what) => {

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use disk::{free_space, size_of};
 use study::Plan;
-use train::ConfigError;
+use train::{ConfigError, Existing};
 
 use crate::inventory::Entry;
 use crate::warn;
@@ -14,6 +14,18 @@ use crate::warn;
 /// Processor cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Starts the threads that compute; 0: as many as the environment says, or there are cores.
+///
+/// # Errors
+/// The system refuses.
+pub fn start_threads(n: u16) -> Result<()> {
+    // This thread is one of them: with one thread, nothing is handed over.
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(n.into()).use_current_thread();
+    // Not every system has threads inherit it.
+    let threads = threads.start_handler(|_| kernels::flush_denormals());
+    threads.build_global().context("the threads cannot be started")
 }
 
 /// How many runs of a study fit into memory at a time: no more than `wanted`. `most` is the memory that they may take together, in
@@ -52,7 +64,7 @@ fn machine_memory() -> f64 {
     system.total_memory().min(group) as f64
 }
 
-/// Refuses what the disk cannot hold, before it is full. What the runs have there already counts as free.
+/// Refuses what the disk cannot hold, before it is full. What runs go on from counts as free; what is set aside does not.
 ///
 /// # Errors
 /// An I/O error that says how much is needed and how much is free.
@@ -62,7 +74,13 @@ pub fn check_space(missing: &[&Entry], at_once: usize, folder: &Path) -> Result<
         let needs = entry.config.disk_needs();
         kept += needs.kept;
         meanwhile = meanwhile.max(needs.meanwhile);
-        there += size_of(&entry.folder.path) as f64;
+        let size = size_of(&entry.folder.path) as f64;
+        match entry.existing {
+            Ok(Existing::HalfFinished) => there += size,
+            // Of this a copy is kept.
+            Ok(Existing::Shorter(_)) => kept += size,
+            _ => {}
+        }
     }
     let needed = kept + meanwhile * at_once as f64;
     // A system that does not say how much is free may have enough.

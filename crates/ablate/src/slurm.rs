@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use study::{RunState, Table, run_state};
 use toml::de::{DeTable, ValueDeserializer};
+use train::format::{Record, from_json, stamped};
 use train::{BadFile, ConfigError, RunFolder, read_text, write_whole};
 
 use crate::cli::Submit;
@@ -156,12 +157,11 @@ impl Jobs {
         if !path.exists() {
             return Ok(None);
         }
-        let jobs = serde_json::from_str(&read_text(&path)?);
-        Ok(Some(jobs.map_err(|error| BadFile::new(&path, format!("is damaged: {error}")))?))
+        Ok(Some(from_json(Record::Jobs, &path, &read_text(&path)?)?))
     }
 
     fn write(&self, folder: &Path) -> Result<()> {
-        write_whole(&Jobs::path(folder), &(serde_json::to_string(self)? + "\n"))
+        write_whole(&Jobs::path(folder), &(serde_json::to_string(&stamped(self))? + "\n"))
     }
 }
 

@@ -10,7 +10,7 @@ use study::{Plan, Study, TUNING};
 use train::format::{Record, from_json, stamped};
 use train::{BadFile, ConfigError, Display, Ending, Existing, RunConfig, RunFolder, read_text, write_whole};
 
-use crate::inventory::{Found, Inventory};
+use crate::inventory::Inventory;
 use crate::{processes, stop, train_run, warn};
 
 /// One run of a plan: a line of `plan.jsonl`.
@@ -73,13 +73,12 @@ impl Tasks {
         for (index, entry) in inventory.entries.iter().enumerate() {
             all.push(Task { index, run: place.join(entry.config.label()), config: entry.config.to_toml() });
             // Its task will say so again, and fail.
-            let is_unreadable = matches!(&entry.found, Found::Unreadable(_));
-            if let Found::Unreadable(why) = &entry.found {
+            if let Err(why) = &entry.existing {
                 warn(why);
             }
-            // Rates are chosen from what lies in its place, not from what is still set aside.
-            let is_elsewhere = are_tuning && !matches!(entry.found, Found::Complete);
-            if entry.is_missing() || is_elsewhere || is_unreadable {
+            // Rates are chosen from what is in its place, not from what is still set aside.
+            let is_elsewhere = are_tuning && !entry.is_complete();
+            if entry.is_missing() || is_elsewhere || entry.existing.is_err() {
                 missing.push(index);
             }
         }
@@ -97,7 +96,7 @@ impl Tasks {
     pub fn write(&mut self) -> Result<()> {
         fs::create_dir_all(&self.folder).with_context(|| format!("{}: cannot be created", self.folder.display()))?;
         let _lock = lock(&self.folder)?;
-        self.inventory.rearrange(&self.folder)?;
+        self.inventory.arrange(&self.folder)?;
         self.study.write(&self.folder)?;
         let line = |task: &Task| Ok(serde_json::to_string(&stamped(task))? + "\n");
         let lines: Result<String> = self.all.iter().map(line).collect();
@@ -118,7 +117,7 @@ pub fn planned(folder: &Path) -> Result<Vec<Task>> {
 
 fn read(file: &Path) -> Result<Vec<Task>> {
     let task = |(index, line): (usize, &str)| {
-        let task: Task = from_json(Record::Task, file, line)?;
+        let task: Task = from_json(Record::Task, file, line).map_err(|error| error.at_line(index + 1))?;
         let problem = format!("line {} is not run {index} of a plan: it has another number", index + 1);
         if task.index == index { Ok(task) } else { Err(BadFile::new(file, problem)) }
     };
@@ -157,8 +156,8 @@ pub fn run(file: &Path, index: Option<usize>) -> Result<u8> {
     let run = RunFolder::new(study_folder.join(&task.run));
     config.validate()?;
     match run.existing(&config)? {
-        Existing::Ended(Ending::Diverged { .. }) => return Ok(3),
-        Existing::Ended(_) => return Ok(0),
+        Existing::Complete(Ending::Diverged { .. }) => return Ok(3),
+        Existing::Complete(_) => return Ok(0),
         _ => {}
     }
     let code = train_run(&config, &run.path, processes::command_line(), Display::Plain, stop)?;

@@ -182,7 +182,7 @@ fn a_run_that_dies_leaves_the_others_their_report() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("Without a result:\nswiglu/seed-0") && text.contains("cannot be created"), "{text}");
-    assert!(text.contains("swiglu: 1 run not finished."), "{text}");
+    assert!(text.contains("swiglu: 1 run has no result."), "{text}");
     assert!(place.path("runs/small/report.html").is_file());
 }
 
@@ -599,7 +599,7 @@ fn runs_are_compared_and_repeated() {
     let names = ["baseline/seed-0", "swiglu/seed-0", "baseline/seed-1", "swiglu/seed-1"].map(run);
     let text = place.ok(&[&["compare"], names.each_ref().map(String::as_str).as_slice()].concat());
     assert!(text.contains("swiglu: model.d_ff = ") && text.contains("model.ffn = \"gelu\", now \"swiglu\""), "{text}");
-    assert!(text.contains("of 2 seeds") && !text.contains("not finished"), "{text}");
+    assert!(text.contains("of 2 seeds") && !text.contains("no result"), "{text}");
     let of_one = place.ok(&["compare", &names[0], &names[2]]);
     assert!(of_one.contains("baseline") && !of_one.contains("Against the first"), "{of_one}");
     assert!(place.ok(&["rerun", &names[0], "--verify"]).contains("the same bits in every loss and every weight"));

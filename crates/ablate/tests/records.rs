@@ -238,7 +238,7 @@ fn what_is_of_a_newer_format_is_refused_and_stays() {
     place.fails(&["plan", "small"], 5, &format!("study.json: {refused}"));
     fs::write(place.path("runs/small/study.json"), study_json).unwrap();
     newer("plan.jsonl");
-    place.fails(&["run", "--plan", "runs/small/plan.jsonl", "--index", "0"], 5, &format!("plan.jsonl: {refused}"));
+    place.fails(&["run", "--plan", "runs/small/plan.jsonl", "--index", "0"], 5, &format!("plan.jsonl:1: {refused}"));
 }
 
 /// Every record says its format, and those that are read are of the program's.
@@ -277,13 +277,14 @@ fn runs_that_a_study_leaves_are_set_aside_and_found_again() {
         errors,
         "4 runs set aside in runs/small/replaced-1, with the report so far: train.lr = 0.003, now 0.01\n"
     );
-    // With the report of then: the folder is a study's.
+    // With the report of then, which nothing writes over.
     let aside = place.path("runs/small/replaced-1");
     for (path, bytes) in &first {
         let name = path.strip_prefix(place.path("runs/small")).unwrap();
-        assert_eq!(&fs::read(aside.join(name)).unwrap(), bytes, "{}", name.display());
+        let kept = fs::read(aside.join(name)).ok();
+        assert_eq!(kept.as_ref(), Some(bytes).filter(|_| name != Path::new("study.json")), "{}", name.display());
     }
-    place.ok(&["report", "runs/small/replaced-1"]);
+    place.fails(&["report", "runs/small/replaced-1"], 5, "this is not a study's folder");
     let second = files(&place.path("runs/small/baseline"));
     let (text, errors) = said(&[]);
     assert!(text.contains("4 runs, 0 to do (4 complete"), "{text}");
@@ -295,10 +296,204 @@ fn runs_that_a_study_leaves_are_set_aside_and_found_again() {
     for (path, bytes) in first.iter().filter(|(path, _)| path.to_string_lossy().contains("/seed-")) {
         assert_eq!(&fs::read(path).unwrap(), bytes, "{}", path.display());
     }
-    // And on: as a list of tasks.
+    // And on: as a list of tasks. What was set aside before goes where it was.
     let output = place.ablate(&["plan", "small", "--set", "train.lr=1e-2"]).output().unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("4 runs of this study had been set aside"));
     assert_eq!(files(&place.path("runs/small/baseline")), second);
+    assert!(aside.join("baseline/seed-0").exists() && !place.path("runs/small/replaced-3").exists());
+}
+
+/// What is set aside is no less a result: if it cannot be read, it is not trained again.
+#[test]
+fn what_is_set_aside_and_cannot_be_read_is_named() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain"];
+    place.ok(&study);
+    place.ok(&[&study[..], &["--set", "train.lr=1e-2"]].concat());
+    let aside = place.path("runs/small/replaced-1/baseline/seed-0");
+    let check = |file: &str, change: &dyn Fn(&str) -> String, part: &str| {
+        let path = aside.join(file);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, change(&String::from_utf8_lossy(&whole))).unwrap();
+        let before = files(&place.path("runs/small"));
+        for args in [&study[..], &["plan", "small", "--seeds", "1"]] {
+            let output = place.ablate(args).output().unwrap();
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(said.contains(&format!("replaced-1/baseline/seed-0/{file}: is {part}")), "{file}: {said}");
+            assert_eq!(output.status.code(), Some(if args == study { 1 } else { 0 }), "{file}: {said}");
+        }
+        let after = files(&place.path("runs/small"));
+        let runs = |path: &&PathBuf| path.to_string_lossy().contains("baseline/seed-0");
+        assert!(before.keys().filter(runs).eq(after.keys().filter(runs)), "{file}");
+        assert!(before.iter().filter(|(path, _)| runs(path)).all(|(path, bytes)| after[path] == *bytes), "{file}");
+        fs::write(&path, whole).unwrap();
+    };
+    let half = |text: &str| text[..text.len() / 2].to_string();
+    for file in ["status.json", "metrics.jsonl", "meta.json", "config.toml"] {
+        check(file, &half, "damaged: ");
+    }
+    check("checkpoints/final/model.safetensors", &|_| "x".into(), "damaged: ");
+    check("config.toml", &|text| text.replace("lr = 0.003", "lr = 0.004"), "damaged: ");
+    let newer = |text: &str| text.replace(&format!("format\": {FORMAT}"), &format!("format\": {}", FORMAT + 1));
+    check("meta.json", &newer, &format!("of format {}", FORMAT + 1));
+    // What is known to be another run is nobody's concern.
+    fs::write(aside.join("checkpoints/final/model.safetensors"), "x").unwrap();
+    place.ok(&[&study[..], &["--set", "train.lr=2e-2"]].concat());
+}
+
+/// Whatever is asked for: a run that is not what it was is neither moved nor trained again.
+#[test]
+fn a_damaged_run_is_named_when_the_study_has_changed_too() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain"];
+    place.ok(&study);
+    let run = place.path(RUN);
+    for (file, is_gone) in
+        [("checkpoints/final/model.safetensors", false), ("tokenizer.json", true), ("meta.json", true)]
+    {
+        let whole = fs::read(run.join(file)).unwrap();
+        if is_gone {
+            fs::remove_file(run.join(file)).unwrap();
+        } else {
+            fs::write(run.join(file), "x").unwrap();
+        }
+        let before = files(&run);
+        let output = place.ablate(&[&study[..], &["--set", "train.lr=1e-2"]].concat()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains(&format!("baseline/seed-0/{file}: ")), "{said}");
+        assert_eq!(files(&run), before, "{file}");
+        fs::write(run.join(file), whole).unwrap();
+        place.ok(&study);
+    }
+}
+
+/// A study's report, and the rates that it was made with, stay until there are new ones.
+#[test]
+fn a_sweep_that_changes_keeps_the_earlier_report() {
+    let place = Place::new();
+    let file = place.path("experiments/small.toml");
+    edit(&file, "warmup_steps = 2", "warmup_steps = 2\nlr = { sweep = [1e-3, 3e-3, 1e-2] }");
+    edit(&file, "seeds = 2", "seeds = 1\ntuning_seeds = 1");
+    place.ok(&["small", "--plain"]);
+    let report = |folder: &str| fs::read(place.path(folder).join("results.json")).unwrap();
+    let first = report("runs/small");
+    let longer = ["small", "--set", "train.steps=16"];
+    place.ok(&[&["plan"], &longer[..]].concat());
+    assert_eq!(report("runs/small/tuning/replaced-1"), first);
+    // A task of the plan, and a look at what there is.
+    place.ok(&["run", "--plan", "runs/small/plan.jsonl", "--index", "0"]);
+    place.ok(&["report", "small"]);
+    let now: Value = serde_json::from_slice(&report("runs/small")).unwrap();
+    assert_eq!(now["rows"], serde_json::from_slice::<Value>(&first).unwrap()["rows"]);
+    place.ok(&[&longer[..], &["--plain"]].concat());
+    assert!(place.ok(&["small", "--plain"]).contains("2 runs, 0 to do (2 complete"));
+    assert_eq!(report("runs/small"), first);
+    // A damaged tuning run costs no rates.
+    let metrics = place.path("runs/small/tuning/baseline-lr-0.001/seed-10000/metrics.jsonl");
+    let whole = fs::read(&metrics).unwrap();
+    fs::write(&metrics, &whole[..whole.len() / 2]).unwrap();
+    let output = place.ablate(&["small", "--plain"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    fs::write(&metrics, whole).unwrap();
+    place.ok(&["report", "small"]);
+    assert_eq!(report("runs/small"), first);
+}
+
+/// At a constant rate a finished run goes on, and what it was is kept.
+#[test]
+fn a_run_that_is_given_more_steps_is_kept_as_it_was() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain", "--set", "train.min_lr_factor=1.0"];
+    place.ok(&study);
+    let (first, report) = (files(&place.path(RUN)), fs::read(place.path("runs/small/report.md")).unwrap());
+    let longer = [&study[..], &["--steps", "18"]].concat();
+    let output = place.ablate(&longer).output().unwrap();
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "2 runs to go on, and kept as they were in runs/small/replaced-1, with the report so far: train.steps = 12, now 18\n"
+    );
+    assert!(fs::read_to_string(place.path(RUN).join("meta.json")).unwrap().contains("\"resumed\""));
+    let kept = place.path("runs/small/replaced-1");
+    assert_eq!(fs::read(kept.join("report.md")).unwrap(), report);
+    for (path, bytes) in &first {
+        assert_eq!(
+            &fs::read(kept.join("baseline/seed-0").join(path.strip_prefix(place.path(RUN)).unwrap())).unwrap(),
+            bytes
+        );
+    }
+    place.ok(&["sample", "runs/small/replaced-1/baseline/seed-0", "--tokens", "5"]);
+    assert!(place.ok(&study).contains("2 runs, 0 to do (2 complete"));
+    assert_eq!(files(&place.path(RUN)), first);
+    assert!(place.ok(&longer).contains("2 runs, 0 to do (2 complete"));
+}
+
+/// A plan of before the study changed trains nothing over, and runs of two configurations are not averaged.
+#[test]
+fn an_outdated_plan_is_refused_and_runs_of_two_configurations_are_not_mixed() {
+    let place = Place::new();
+    place.ok(&["small", "--plain"]);
+    place.ok(&["plan", "small"]);
+    let plan = place.path("runs/small/plan.jsonl");
+    let outdated = fs::read(&plan).unwrap();
+    place.ok(&["small", "--plain", "--set", "train.lr=1e-2"]);
+    let before = files(&place.path("runs/small"));
+    let task = ["run", "--plan", "runs/small/plan.jsonl", "--index", "0"];
+    place.fails(
+        &task,
+        4,
+        "holds a complete run of another configuration (train.lr = 0.01, now 0.003); plan the study again",
+    );
+    assert_eq!(files(&place.path("runs/small")), before);
+    fs::remove_dir_all(place.path(RUN)).unwrap();
+    fs::write(&plan, outdated).unwrap();
+    place.ok(&task);
+    place.fails(&["report", "small"], 5, " is of another configuration than baseline/seed-");
+    let damaged = fs::read_to_string(&plan).unwrap().replacen("{\"format\"", "{format", 2);
+    fs::write(&plan, damaged.replacen("{format", "{\"format\"", 1)).unwrap();
+    place.fails(&task, 5, "plan.jsonl:2: is damaged: ");
+}
+
+/// What an older version did otherwise, though the keys are the same, is another run.
+#[test]
+fn masks_of_an_older_version_are_others() {
+    let place = old(2);
+    let config = place.path(RUN).join("config.toml");
+    edit(&config, "dropout = 0.0", "dropout = 0.1");
+    edit(&config, "accumulate = 1", "accumulate = 2");
+    let study = ["small", "--plain", "--set", "model.dropout=0.1", "--set", "train.grad_accum_steps=2"];
+    let output = place.ablate(&study).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("set aside in ") && said.contains("an earlier version's dropout masks of micro-batches"),
+        "{said}"
+    );
+    assert!(place.path("runs/small/replaced-1/baseline/seed-0").exists());
+}
+
+/// A list shows no loss that the run did not write.
+#[test]
+fn a_list_names_what_cannot_be_read() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1"]);
+    let metrics = place.path(RUN).join("metrics.jsonl");
+    let whole = fs::read_to_string(&metrics).unwrap();
+    fs::write(&metrics, whole.replace("\"loss\":", "\"loss\":1")).unwrap();
+    let check = |part: &str| {
+        let output = place.ablate(&["list", "runs", "--sort", "loss"]).output().unwrap();
+        let (table, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains(part) && said.lines().count() == 1, "{said}");
+        let line = table.lines().find(|line| line.contains("baseline/seed-0")).unwrap();
+        assert!(line.contains("unreadable") && line.contains("0/?"), "{table}");
+    };
+    check("metrics.jsonl: is damaged: ");
+    fs::write(&metrics, whole).unwrap();
+    edit(
+        &place.path(RUN).join("status.json"),
+        &format!("\"format\": {FORMAT}"),
+        &format!("\"format\": {}", FORMAT + 1),
+    );
+    check("status.json: is of format");
 }
 
 /// What took training is never written over, whatever is missing beside it.
@@ -389,7 +584,7 @@ fn a_config_or_meta_that_was_edited_is_no_longer_the_runs() {
         edit(&path, from, to);
         place.fails(&["report", "small"], 5, part);
         let report = fs::read_to_string(place.path("runs/small/report.md")).unwrap();
-        assert!(report.contains("Left out of all figures, because it cannot be read: "), "{report}");
+        assert!(report.contains("Left out of all figures: "), "{report}");
         // Nor is it another configuration that is set aside, or left out of an export.
         let edited = files(&place.path(RUN));
         if !part.contains("holds the run") {

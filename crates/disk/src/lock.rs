@@ -23,7 +23,7 @@ fn holder(by: &str) -> String {
     if by.is_empty() { String::new() } else { format!(" ({by})") }
 }
 
-const NAME: &str = ".lock";
+pub(crate) const NAME: &str = ".lock";
 
 /// Who only looks whether a folder is held ([`is_locked`]) holds it for a moment.
 const MOMENT: Duration = Duration::from_millis(100);

@@ -38,7 +38,7 @@ pub struct Comparison {
     /// Of a study with a grid: main effects and interactions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     effects: Vec<Effect>,
-    /// Why runs that are there could not be read; the figures leave them out.
+    /// Why the figures leave out runs that are there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
 }
@@ -81,7 +81,7 @@ impl Comparison {
 
     /// Reservations that belong beside the figures.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let left_out = |problem| format!("Left out of all figures, because it cannot be read: {problem}.");
+        let left_out = |problem| format!("Left out of all figures: {problem}.");
         let mut notes: Vec<String> = self.unreadable.iter().map(left_out).collect();
         if self.study.matching == Matching::Width {
             notes.push("Budgets are unmatched (match = \"width\"): compare the parameters too.".to_string());
@@ -137,7 +137,8 @@ impl Comparison {
                 notes.push(format!("{}: the training loss leapt in {steps}{skipped} (train.on_spike).", row.variant));
             }
             if row.n_unfinished > 0 {
-                notes.push(format!("{}: {} not finished.", row.variant, runs(row.n_unfinished)));
+                let have = if row.n_unfinished == 1 { "has" } else { "have" };
+                notes.push(format!("{}: {} {have} no result.", row.variant, runs(row.n_unfinished)));
             }
         }
         notes.extend(self.devices.iter().cloned());

@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
 use data::Split;
-use serde::Deserialize;
 use strum::{EnumString, IntoStaticStr, VariantArray};
-use train::{BadFile, MetricLine, RunFolder, State, read_text};
+use train::{BadFile, MetricLine, RunFolder, State};
 
 use crate::Table;
 use crate::numbers::{grouped, nats, perplexity};
@@ -26,6 +26,8 @@ pub enum RunState {
     Running,
     /// It says that it runs, and no process holds its folder.
     Stale,
+    /// A file cannot be read, or is not what the run wrote.
+    Unreadable,
     Stopped,
     Failed,
     Diverged,
@@ -57,15 +59,10 @@ struct Listed {
 /// The runs below `folder` that are in `state`, if one is given, and whose path holds `part`.
 ///
 /// # Errors
-/// `folder` cannot be read. Folders below it that cannot are returned with the table.
-pub fn list(
-    folder: &Path,
-    state: Option<RunState>,
-    part: &str,
-    order: Order,
-) -> Result<(Table, Vec<PathBuf>), BadFile> {
+/// `folder` cannot be read. Of what is below it and cannot, the problems are returned with the table.
+pub fn list(folder: &Path, state: Option<RunState>, part: &str, order: Order) -> Result<(Table, Vec<String>)> {
     if !folder.exists() {
-        return Err(BadFile::new(folder, "there is no such folder; a study makes its own when it is run"));
+        return Err(BadFile::new(folder, "there is no such folder; a study makes its own when it is run").into());
     }
     fs::read_dir(folder).map_err(|error| BadFile::new(folder, format!("cannot be read: {error}")))?;
     let (mut paths, mut unreadable) = (vec![], vec![]);
@@ -75,12 +72,14 @@ pub fn list(
     let name = |path: &Path| -> String {
         path.strip_prefix(folder).unwrap_or(path).display().to_string().chars().map(printable).collect()
     };
-    let mut runs: Vec<Listed> = paths
-        .iter()
-        .filter(|path| name(path).contains(part))
-        .map(|path| Listed::read(name(path), path))
-        .filter(|run| state.is_none_or(|state| run.state == state))
-        .collect();
+    let mut runs: Vec<Listed> = vec![];
+    for path in paths.iter().filter(|path| name(path).contains(part)) {
+        let run = Listed::read(name(path), path).unwrap_or_else(|error| {
+            unreadable.push(format!("{error:#}"));
+            Listed::unreadable(name(path))
+        });
+        runs.extend(Some(run).filter(|run| state.is_none_or(|state| run.state == state)));
+    }
     let loss = |run: &Listed| run.valid.as_ref().map_or(f64::INFINITY, |line| line.loss);
     runs.sort_by(|a, b| {
         let first = match order {
@@ -108,22 +107,27 @@ pub fn list(
 }
 
 /// Folders with a status, links not followed.
-fn find(folder: &Path, levels: usize, into: &mut Vec<PathBuf>, unreadable: &mut Vec<PathBuf>) {
+fn find(folder: &Path, levels: usize, into: &mut Vec<PathBuf>, unreadable: &mut Vec<String>) {
     if folder.join("status.json").is_file() {
         into.push(folder.into());
     } else if levels > 0 {
-        let Ok(entries) = fs::read_dir(folder) else { return unreadable.push(folder.into()) };
+        let Ok(entries) = fs::read_dir(folder) else {
+            return unreadable.push(format!("{}: cannot be read", folder.display()));
+        };
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             find(&entry.path(), levels - 1, into, unreadable);
         }
     }
 }
 
-/// The state of a run and the steps it has taken; no state if it has not started, or says nothing that can be read.
+/// The state of a run and the steps it has taken; no state if it has not started.
 pub fn run_state(folder: &RunFolder) -> (Option<RunState>, usize) {
-    let status = folder.status().ok().flatten();
+    let state = match folder.status() {
+        Ok(status) => status.map(|status| state_of(status.state, &folder.path)),
+        Err(_) => Some(RunState::Unreadable),
+    };
     let (last_step, _) = last_lines(&folder.metrics_path());
-    (status.map(|status| state_of(status.state, &folder.path)), last_step)
+    (state, last_step)
 }
 
 fn state_of(state: State, path: &Path) -> RunState {
@@ -138,33 +142,32 @@ fn state_of(state: State, path: &Path) -> RunState {
 }
 
 impl Listed {
-    /// What can be read of a run; what cannot is left out, for a list is no place to stop.
-    fn read(name: String, path: &Path) -> Self {
-        /// The little of a config that a list shows.
-        #[derive(Deserialize)]
-        struct Config {
-            train: Train,
-        }
-        #[derive(Deserialize)]
-        struct Train {
-            steps: usize,
-        }
+    /// # Errors
+    /// A file that cannot be read; of a run that has ended, one that is not what the run wrote.
+    fn read(name: String, path: &Path) -> Result<Self> {
         let folder = RunFolder::new(path);
-        let status = folder.status().ok().flatten();
+        let status = folder.status()?.context("its status is gone")?;
+        // A process that has only begun may not have written one yet.
+        let has_config = path.join("config.toml").exists();
+        let config = if has_config { Some(folder.config()?) } else { None };
+        folder.check_reported(&status)?;
         let (last_step, valid) = last_lines(&folder.metrics_path());
-        let state = status.as_ref().map_or(RunState::Failed, |status| state_of(status.state, path));
-        let config = read_text(&path.join("config.toml")).ok().and_then(|text| toml::from_str::<Config>(&text).ok());
         let modified = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
         let modified = modified(&folder.metrics_path()).or_else(|| modified(&path.join("status.json")));
         let since = modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-        Listed {
+        Ok(Listed {
             name,
-            state,
-            step: status.map_or(0, |status| status.step).max(last_step),
+            state: state_of(status.state, path),
+            step: status.step.max(last_step),
             steps: config.map(|config| config.train.steps),
             valid,
             seconds: since.map_or(0, |since| since.as_secs()),
-        }
+        })
+    }
+
+    /// A run of which nothing is known that could be trusted.
+    fn unreadable(name: String) -> Self {
+        Listed { name, state: RunState::Unreadable, step: 0, steps: None, valid: None, seconds: 0 }
     }
 }
 

@@ -197,6 +197,7 @@ impl Plan {
             corpus_sha256: data.origin.sha256.clone(),
             tokenizer_sha256: tokenizer_sha256.clone(),
             vocab_size: data.tokenizer.vocab_size(),
+            redefined: vec![],
             model: settings.model.clone(),
             data: settings.data.clone(),
             train: settings.train.clone(),
@@ -382,19 +383,35 @@ impl Study {
         Ok(study)
     }
 
+    /// Whether the learning rate of every variant is known.
+    fn has_rates(&self) -> bool {
+        self.sweep.is_none() || self.variants.iter().all(|variant| variant.lr.is_some())
+    }
+
     /// Refuses a folder whose `study.json` cannot be read: it would be written over.
     ///
     /// # Errors
     /// A damaged file, or one of another format.
     pub fn check_earlier(folder: &Path) -> Result<(), BadFile> {
-        if Study::path(folder).exists() { Study::read(folder).map(drop) } else { Ok(()) }
+        let path = Study::path(folder);
+        if !path.exists() {
+            return Ok(());
+        }
+        Study::read(folder).map(drop).map_err(|error| match error.is_of_another_format() {
+            true => error,
+            false => error.and("restore the file, or remove it: the study writes it again"),
+        })
     }
 
-    /// Writes what a report needs beside the run folders.
+    /// Writes what a report needs beside the run folders. While learning rates are being chosen, an earlier study whose own runs can be
+    /// reported stays.
     ///
     /// # Errors
-    /// A folder that cannot be written.
+    /// A folder that cannot be written, or a damaged earlier file.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        if !self.has_rates() && Study::path(folder).exists() && Study::read(folder)?.has_rates() {
+            return Ok(());
+        }
         write_whole(&Study::path(folder), &(serde_json::to_string_pretty(&stamped(self))? + "\n"))
     }
 }

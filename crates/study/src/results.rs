@@ -19,7 +19,7 @@ pub(crate) struct StudyResults {
     pub(crate) runs: Vec<Vec<RunResult>>,
     /// Of a study with a sweep: each variant's loss by learning rate.
     pub(crate) curves: Vec<RateCurve>,
-    /// Why runs that are there could not be read.
+    /// Why runs that are there are left out: they cannot be read, or are not of the study.
     pub(crate) unreadable: Vec<String>,
 }
 
@@ -63,6 +63,19 @@ impl StudyResults {
         let latest = runs.iter().flatten().max_by_key(|run| run.meta.last_started());
         if let Some(steps) = latest.map(|run| run.config.train.steps) {
             runs.iter_mut().for_each(|own: &mut Vec<RunResult>| own.retain(|run| run.config.train.steps == steps));
+        }
+        for own in &mut runs {
+            let Some(latest) = own.iter().max_by_key(|run| run.meta.last_started()) else { continue };
+            let (config, label) = (latest.config.clone(), latest.config.label());
+            own.retain(|run| {
+                let differences = config.differences(&run.config).join("; ");
+                if !differences.is_empty() {
+                    let path = folder.join(run.config.label());
+                    let problem = format!("is of another configuration than {label} ({differences})");
+                    unreadable.push(BadFile::new(&path, problem).to_string());
+                }
+                differences.is_empty()
+            });
         }
         let mut curves = vec![];
         for (sweep, variant) in study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| (sweep, own)))
@@ -130,7 +143,8 @@ impl RunResult {
         let Some(status) = folder.status()? else { return Ok(None) };
         // A run that was cut short at its very start has left nothing to report.
         let is_there = |name: &str| folder.path.join(name).exists();
-        if status.state != State::Done && !(is_there("meta.json") && is_there("metrics.jsonl")) {
+        let has_ended = matches!(status.state, State::Done | State::Diverged);
+        if !has_ended && !(is_there("meta.json") && is_there("metrics.jsonl")) {
             return Ok(None);
         }
         // Before the hashes are checked: a file of a newer format is no damaged one.

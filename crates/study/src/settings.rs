@@ -61,6 +61,7 @@ pub fn baseline(backend: Backend) -> RunConfig {
         corpus_sha256: String::new(),
         tokenizer_sha256: String::new(),
         vocab_size: 0,
+        redefined: vec![],
         model,
         data,
         train,

@@ -17,7 +17,7 @@ use burn::tensor::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::{FileHash, damaged, read_file, read_text, unwritable};
-use crate::format::{Record, from_json, oldest, stamped};
+use crate::format::{Record, from_json, in_oldest_format, stamped};
 use crate::journal::Mark;
 use crate::spike::Window;
 use crate::{BadFile, RunConfig, RunFolder};
@@ -67,7 +67,7 @@ fn name(step: usize) -> String {
 
 /// BLAKE3 of all of a config that both halves of a run share, the same for every version of the program.
 fn config_hash(config: &RunConfig) -> String {
-    blake3::hash(oldest(config.lasting()).to_string().as_bytes()).to_string()
+    blake3::hash(in_oldest_format(config.trajectory()).to_string().as_bytes()).to_string()
 }
 
 /// The checkpoints of a run.

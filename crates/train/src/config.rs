@@ -30,6 +30,9 @@ pub struct RunConfig {
     pub tokenizer_sha256: String,
     /// Number of token ids.
     pub vocab_size: usize,
+    /// Of a run of an earlier version: what it did differently from this version, though its keys ask for the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redefined: Vec<String>,
     pub model: ModelConfig,
     pub data: DataConfig,
     pub train: TrainConfig,
@@ -156,8 +159,8 @@ impl RunConfig {
         self.train.validate().map_err(ConfigError)
     }
 
-    /// All of it that the steps of a run depend on, but for their number if the learning rate does not.
-    pub(crate) fn lasting(&self) -> toml::Table {
+    /// All of it that the weights depend on after each step: of a constant learning rate, not the number of steps.
+    pub(crate) fn trajectory(&self) -> toml::Table {
         let mut table = toml::Table::try_from(self).expect("a config is a table");
         table.remove("checkpoint");
         table.remove("probe");
@@ -171,7 +174,12 @@ impl RunConfig {
     /// another, and steps may be added at a constant rate; but nobody can look now at what nobody has looked at then.
     pub fn continues(&self, earlier: &RunConfig) -> bool {
         let is_seen = !self.probe.on || self.probe == earlier.probe;
-        is_seen && self.lasting() == earlier.lasting() && self.train.steps >= earlier.train.steps
+        is_seen && self.trajectory() == earlier.trajectory() && self.train.steps >= earlier.train.steps
+    }
+
+    /// Whether a run of this config is that of an earlier one from its first step to its last.
+    pub(crate) fn is_same_run(&self, earlier: &RunConfig) -> bool {
+        self.continues(earlier) && self.train.steps == earlier.train.steps
     }
 
     /// What an earlier config has that this one has not, in words.
@@ -189,12 +197,15 @@ impl RunConfig {
     /// The keys in which an earlier config differs, as `train.steps = 40, now 800`: of those that can change a result, without
     /// the names and the seed.
     pub fn differences(&self, earlier: &RunConfig) -> Vec<String> {
+        let (of_now, of_then) = (&self.redefined, &earlier.redefined);
+        let redefined = of_now.iter().filter(|what| !of_then.contains(what));
+        let redefined = redefined.chain(of_then.iter().filter(|what| !of_now.contains(what)));
         let table = |config: &RunConfig| toml::Table::try_from(config).expect("a config is a table");
         let (earlier, now) = (table(earlier), table(self));
-        let mut all = vec![];
+        let mut all: Vec<String> = redefined.map(|what| format!("an earlier version's {what}")).collect();
         for (section, value) in &now {
             match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
-                _ if ["study", "variant", "seed", "checkpoint", "probe"].contains(&section.as_str()) => {}
+                _ if ["study", "variant", "seed", "redefined", "checkpoint", "probe"].contains(&section.as_str()) => {}
                 (Some(now), Some(earlier)) => all.extend(now.iter().filter_map(|(key, value)| {
                     let before = earlier.get(key).filter(|before| *before != value)?;
                     Some(format!("{section}.{key} = {before}, now {value}"))
@@ -278,6 +289,7 @@ pub(crate) mod tests {
             corpus_sha256: String::new(),
             tokenizer_sha256: String::new(),
             vocab_size: 256,
+            redefined: vec![],
             model: ModelConfig {
                 seq_len: 16,
                 d_model: 16,

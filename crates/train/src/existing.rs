@@ -1,9 +1,10 @@
-//! What lies in the place of a run before it is trained, and where it is kept if it has to make room.
+//! What a run's folder holds before the run is trained, and where that is kept if the run does not go on from it.
 //!
-//! Nothing that took training is ever written over: it is the run and complete, it is the run and goes on, or it is set aside whole,
+//! Nothing that took training is ever written over: it is the run and complete, the run goes on from it, or it is set aside whole,
 //! below `replaced-N` in the study's folder. What cannot be read is an error, and stays.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,19 +13,23 @@ use disk::{Locked, lock_within};
 use crate::checkpoint::Checkpoints;
 use crate::folder::unwritable;
 use crate::run::{LEFT_OVER, planned_text};
-use crate::{Ending, RunConfig, RunFolder, State, Status};
+use crate::{BadFile, Ending, RunConfig, RunFolder, State, Status};
 
 /// What a run's folder holds, for a config.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Nothing that took training.
     Nothing,
     /// The run, at its end; its files are what it wrote.
-    Ended(Ending),
+    Complete(Ending),
     /// A part of the run, and a checkpoint to go on from.
     HalfFinished,
-    /// Something else, which has to make room, and what that is.
-    Other(String),
+    /// The run, complete after fewer steps at a constant learning rate: it goes on from there. How the config differs.
+    Shorter(String),
+    /// A complete run of another config, and how that differs.
+    Another(String),
+    /// What an interrupted run left, and why it cannot go on from that.
+    Remains(String),
 }
 
 /// A run that cannot go on as what is asked for.
@@ -36,7 +41,7 @@ pub struct Refused {
 }
 
 impl RunFolder {
-    /// What lies here for a run of this config.
+    /// What is here for a run of this config.
     ///
     /// # Errors
     /// A file that cannot be read or is not what the run wrote; [`Refused`] for a half-finished run of another config.
@@ -44,31 +49,27 @@ impl RunFolder {
         let status = self.status()?;
         let ending = status.as_ref().and_then(Status::ending);
         let has_checkpoint = Checkpoints::are_in(self);
-        // Both are read also where nothing depends on them: they would be moved, or written over.
-        if self.meta_path().exists() {
+        // Whatever config is asked for: what cannot be read is neither moved nor written over.
+        if ending.is_some() || self.meta_path().exists() {
             self.meta()?;
         }
         let is_needed = ending.is_some() || has_checkpoint || self.config_path().exists();
         let earlier = if is_needed { Some(self.config()?) } else { None };
-        let is_same = earlier
-            .as_ref()
-            .is_some_and(|earlier| config.continues(earlier) && config.train.steps == earlier.train.steps);
-        match &status {
-            Some(_) if ending.is_some() && is_same => self.check_files()?,
-            // A config that was edited is no other config.
-            Some(status) if ending.is_some() => self.check_reported(status)?,
-            _ => {}
+        if ending.is_some() {
+            self.check_files()?;
         }
-        let other = |why: String| Ok(Existing::Other(why));
-        match (ending, earlier) {
-            (Some(_), Some(earlier)) if !config.continues(&earlier) => other(config.changes_since(&earlier)),
-            (Some(ending), _) if is_same => Ok(Existing::Ended(ending)),
-            (_, Some(earlier)) if has_checkpoint && config.continues(&earlier) => Ok(Existing::HalfFinished),
-            (_, Some(earlier)) if has_checkpoint => Err(self.refuse_another(config, &earlier).into()),
-            _ if !self.has_results() => Ok(Existing::Nothing),
-            _ if status.is_none() => other("status.json is gone".into()),
-            _ => other("no checkpoint to go on from".into()),
-        }
+        Ok(match (ending, earlier) {
+            (Some(ending), Some(earlier)) if config.is_same_run(&earlier) => Existing::Complete(ending),
+            (Some(_), Some(earlier)) if has_checkpoint && config.continues(&earlier) => {
+                Existing::Shorter(config.changes_since(&earlier))
+            }
+            (Some(_), Some(earlier)) => Existing::Another(config.changes_since(&earlier)),
+            (None, Some(earlier)) if has_checkpoint && config.continues(&earlier) => Existing::HalfFinished,
+            (None, Some(earlier)) if has_checkpoint => return Err(self.refuse_another(config, &earlier).into()),
+            _ if !self.has_results() => Existing::Nothing,
+            _ if status.is_none() => Existing::Remains("status.json is gone".into()),
+            _ => Existing::Remains("no checkpoint to go on from".into()),
+        })
     }
 
     pub(crate) fn refuse(&self, problem: String) -> Refused {
@@ -83,15 +84,12 @@ impl RunFolder {
         ))
     }
 
-    /// Moves all that is here to the newest folder of what was set aside, and returns its new place. The caller holds the lock.
+    /// Moves all that is here into `aside`, a folder of [`new_aside`], and returns its new place. The caller holds the lock.
     ///
     /// # Errors
     /// A disk that fails.
-    pub fn set_aside(&self, config: &RunConfig) -> Result<PathBuf> {
-        let (place, name) = self.place(config);
-        let newest = numbers(&place).into_iter().max().unwrap_or(1);
-        let paths = (newest..).map(|n| aside(&place, n).join(&name));
-        let to = paths.into_iter().find(|path| fs::symlink_metadata(path).is_err()).expect("some number is free");
+    pub fn set_aside(&self, aside: &Path, config: &RunConfig) -> Result<PathBuf> {
+        let to = self.within_aside(aside, config);
         let parent = to.parent().expect("a path in a folder");
         self.storage.create_dir(parent).with_context(|| unwritable(parent))?;
         let moved = self.storage.rename(&self.path, &to);
@@ -99,30 +97,63 @@ impl RunFolder {
         Ok(to)
     }
 
-    /// The newest complete run of this config that was set aside from here.
-    pub fn found_aside(&self, config: &RunConfig) -> Option<RunFolder> {
-        let (place, name) = self.place(config);
-        let mut numbers = numbers(&place);
-        numbers.sort_by(|a, b| b.cmp(a));
-        let folders = numbers.into_iter().map(|n| RunFolder::new(aside(&place, n).join(&name)));
-        // One that cannot be read stays where it is.
-        folders.into_iter().find(|folder| matches!(folder.existing(config), Ok(Existing::Ended(_))))
+    /// Copies all that is here into `aside`, a folder of [`new_aside`], whole or not at all. The caller holds the lock.
+    ///
+    /// # Errors
+    /// A disk that fails.
+    pub fn copy_aside(&self, aside: &Path, config: &RunConfig) -> Result<()> {
+        let to = self.within_aside(aside, config);
+        let unwritable = |error| anyhow::Error::new(error).context(unwritable(&to));
+        disk::new_folder(&to, unwritable, |partial| disk::copy_files(&self.path, partial).map_err(unwritable))
+    }
+
+    /// The complete run of this config that was set aside from here, if there is one: the latest.
+    ///
+    /// # Errors
+    /// There is none, but one that cannot be read and may be it.
+    pub fn found_aside(&self, config: &RunConfig) -> Result<Option<RunFolder>> {
+        let mut unreadable = None;
+        for aside in all_aside(&self.place(config).0).into_iter().rev() {
+            let run = RunFolder::new(self.within_aside(&aside, config));
+            match run.existing(config) {
+                Ok(Existing::Complete(_)) => return Ok(Some(run)),
+                Err(error) if error.is::<BadFile>() && !run.is_of_another(config) => {
+                    unreadable.get_or_insert(error);
+                }
+                _ => {}
+            }
+        }
+        unreadable.map_or(Ok(None), Err)
+    }
+
+    /// Whether the config of a run that has ended is readable, what the run wrote, and another.
+    fn is_of_another(&self, config: &RunConfig) -> bool {
+        let status = self.status().ok().flatten();
+        let is_whole = status.is_some_and(|status| self.check_config(&status).is_ok());
+        is_whole && self.config().is_ok_and(|earlier| !config.is_same_run(&earlier))
+    }
+
+    /// The run's place in a folder of what was set aside.
+    fn within_aside(&self, aside: &Path, config: &RunConfig) -> PathBuf {
+        aside.join(self.place(config).1)
     }
 
     /// The folder in which runs are set aside from here, and the run's path in it.
     fn place(&self, config: &RunConfig) -> (PathBuf, PathBuf) {
         let label = PathBuf::from(config.label());
+        // Whoever calls the library may train a run in a folder of any name.
         let name = if self.path.ends_with(&label) { label } else { self.path.file_name().unwrap_or_default().into() };
         let place = self.path.ancestors().nth(name.components().count()).unwrap_or(Path::new(""));
         (place.into(), name)
     }
 }
 
-/// Sets aside what lies in a run's folder if that is not the run. Returns what it was and where it is now.
+/// Sets aside what an interrupted run left in a run's folder without a checkpoint. Returns why it cannot go on, and where it is now.
 ///
 /// # Errors
-/// As of [`RunFolder::existing`]; a text with which the run could not begin; a folder that another process holds.
-pub fn make_room(
+/// As of [`RunFolder::existing`]; a complete run that would be written over; a text with which the run could not begin; a folder that
+/// another process holds.
+pub fn set_aside_remains(
     folder: &RunFolder,
     config: &RunConfig,
     should_stop: impl Fn() -> bool,
@@ -134,33 +165,55 @@ pub fn make_room(
         Err(Locked::Held { .. }) if should_stop() => return Ok(None),
         taken => taken?,
     };
-    let Existing::Other(what) = folder.existing(config)? else { return Ok(None) };
-    // Nothing makes room for a run that cannot begin.
+    let complete = |why: &str| {
+        folder.refuse(format!("holds a complete run of another configuration ({why}); plan the study again"))
+    };
+    let why = match folder.existing(config)? {
+        Existing::Remains(why) => why,
+        Existing::Another(why) => return Err(complete(&why).into()),
+        // Its study keeps a copy before it goes on.
+        Existing::Shorter(why) if folder.found_aside(&folder.config()?)?.is_none() => return Err(complete(&why).into()),
+        _ => return Ok(None),
+    };
+    // Nothing is moved for a run that cannot begin.
     planned_text(config)?;
-    Ok(Some((what, folder.set_aside(config)?)))
+    let aside = new_aside(&folder.place(config).0)?;
+    Ok(Some((why, folder.set_aside(&aside, config)?)))
 }
 
-/// Starts a new folder of what is set aside in a study's folder, or in that of its tuning runs, for all that follow.
+/// Makes a folder for what is set aside in a study's folder, or in that of its tuning runs.
 ///
 /// # Errors
 /// A disk that fails.
 pub fn new_aside(place: &Path) -> Result<PathBuf> {
-    let folder = aside(place, numbers(place).into_iter().max().unwrap_or(0) + 1);
-    fs::create_dir_all(&folder).with_context(|| unwritable(&folder))?;
-    Ok(folder)
+    let newest = numbers(place).last().copied().unwrap_or(0);
+    for folder in (newest + 1..).map(|n| aside(place, n)) {
+        match fs::create_dir(&folder) {
+            // Another run of the study was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| folder.clone()).with_context(|| unwritable(&folder)),
+        }
+    }
+    unreachable!("some number is free")
 }
 
-fn aside(place: &Path, number: usize) -> PathBuf {
+/// All folders of what was set aside in a study's folder, or in that of its tuning runs, the oldest first.
+pub fn all_aside(place: &Path) -> Vec<PathBuf> {
+    numbers(place).into_iter().map(|n| aside(place, n)).collect()
+}
+
+fn aside(place: &Path, number: u64) -> PathBuf {
     place.join(format!("replaced-{number}"))
 }
 
-/// The numbers of all such folders.
-fn numbers(place: &Path) -> Vec<usize> {
+fn numbers(place: &Path) -> Vec<u64> {
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    let number = |name: &str| name.parse::<u32>().ok().filter(|n| n.to_string() == name && *n < u32::MAX);
+    let number = |name: &str| name.parse::<u32>().ok().filter(|n| n.to_string() == name).map(u64::from);
     let numbers = entries.filter_map(|entry| number(entry.file_name().to_str()?.strip_prefix("replaced-")?));
-    numbers.map(|n| n as usize).collect()
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 impl Status {

@@ -23,8 +23,8 @@ use crate::{ConfigError, ProbeLine, RunConfig};
 ///
 /// # Errors
 /// An I/O error that names the file.
-pub fn write_whole(path: &Path, text: &str) -> Result<()> {
-    Disk.write_whole(path, text.as_bytes()).with_context(|| unwritable(path))
+pub fn write_whole(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    Disk.write_whole(path, bytes.as_ref()).with_context(|| unwritable(path))
 }
 
 pub(crate) fn unwritable(path: &Path) -> String {
@@ -299,6 +299,11 @@ impl RunFolder {
         files.try_for_each(|(name, hash)| hash.check(&self.path.join(name)))
     }
 
+    /// The same of its config alone.
+    pub(crate) fn check_config(&self, status: &Status) -> Result<(), BadFile> {
+        status.files.get(CONFIG).map_or(Ok(()), |hash| hash.check(&self.config_path()))
+    }
+
     /// Whether a run has left anything here that took training.
     pub(crate) fn has_results(&self) -> bool {
         let size = |name: &str| fs::symlink_metadata(self.path.join(name)).map_or(0, |meta| meta.len());
@@ -422,6 +427,18 @@ impl BadFile {
         BadFile { path: path.display().to_string(), problem: problem.into(), is_of_another_format: false }
     }
 
+    /// The same of a line, from 1.
+    #[must_use]
+    pub fn at_line(self, line: usize) -> Self {
+        BadFile { path: format!("{}:{line}", self.path), ..self }
+    }
+
+    /// The same, and what can be done.
+    #[must_use]
+    pub fn and(self, way_on: &str) -> Self {
+        BadFile { problem: format!("{}; {way_on}", self.problem), ..self }
+    }
+
     /// A file that another version of the program can read.
     pub(crate) fn of_format(path: &Path, format: u64, read: RangeInclusive<u64>) -> Self {
         let (first, last) = read.into_inner();
@@ -432,7 +449,7 @@ impl BadFile {
     }
 
     /// Whether another version of the program could read it.
-    pub(crate) fn is_of_another_format(&self) -> bool {
+    pub fn is_of_another_format(&self) -> bool {
         self.is_of_another_format
     }
 }

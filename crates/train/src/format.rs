@@ -1,8 +1,8 @@
 //! The formats of records: how a newer program reads what an older one wrote.
 //!
 //! The records of [`Record`] say their format under the key `format`. A change of what they hold takes the next number and a line in
-//! [`CHANGES`]: they are brought up to date as they are read, and never rewritten for it. Keys inside lists cannot be said there, and
-//! lines of metrics and probes have no format: what is new in those has a default of its own.
+//! [`CHANGES`]: they are brought up to date as they are read, and never rewritten for it. Lines of metrics and probes have no format:
+//! what is new in those has a default of its own.
 
 use std::path::Path;
 
@@ -36,21 +36,34 @@ pub enum Record {
     Manifest,
     /// `state.json` of a checkpoint
     State,
+    /// `slurm/jobs.json`
+    Jobs,
 }
 
-/// What a format changed about a record. Keys are dotted, as in `train.lr`.
+/// What a format changed about a record. Keys are dotted, as in `train.lr`; `variants[].lr` is a key of each table of a list.
 enum Change {
     /// A key that was not there, and the value, as TOML (a float with its point), that does what was done without it.
     #[allow(dead_code, reason = "no key has been added yet")]
     Added(&'static str, &'static str),
     /// A key under another name: the earlier, the later.
     Renamed(&'static str, &'static str),
+    /// Whether a config asks for what is done differently since, and what that is: a run of it neither goes on nor counts as one that
+    /// is made now.
+    Redefined(fn(&Map<String, Value>) -> bool, &'static str),
 }
 
-use Change::{Added, Renamed};
+use Change::{Added, Redefined, Renamed};
 
 /// Every change, the oldest first, with the format that brought it.
-const CHANGES: &[(u64, Record, Change)] = &[(3, Record::Config, Renamed("train.accumulate", "train.grad_accum_steps"))];
+const CHANGES: &[(u64, Record, Change)] = &[
+    (3, Record::Config, Renamed("train.accumulate", "train.grad_accum_steps")),
+    (3, Record::Config, Redefined(has_masks_of_micro_batches, "dropout masks of micro-batches")),
+];
+
+fn has_masks_of_micro_batches(config: &Map<String, Value>) -> bool {
+    let number = |section: &str, key: &str| config.get(section)?.get(key)?.as_f64();
+    number("model", "dropout") > Some(0.0) && number("train", "grad_accum_steps") > Some(1.0)
+}
 
 /// A record with its format, to be written.
 #[derive(Serialize)]
@@ -95,18 +108,21 @@ fn read<T: DeserializeOwned>(record: Record, path: &Path, parsed: Result<Value, 
 fn upgrade(changes: &[(u64, Record, Change)], record: Record, format: u64, table: &mut Map<String, Value>) {
     for (_, _, change) in changes.iter().filter(|(since, of, _)| *since > format && *of == record) {
         match change {
-            Added(key, value) => put_new(table, key, meant(value)),
-            Renamed(from, to) => {
-                if let Some(value) = take(table, from) {
-                    put_new(table, to, value);
+            Added(key, value) => for_each(table, key, &mut |table, key| put_new(table, key, toml_value(value))),
+            Renamed(from, to) => rename(table, from, to),
+            Redefined(is_used, what) if is_used(table) => {
+                let all = table.entry("redefined").or_insert_with(|| Value::Array(vec![]));
+                if let Some(all) = all.as_array_mut() {
+                    all.push((*what).into());
                 }
             }
+            Redefined(..) => {}
         }
     }
 }
 
 /// A config's table as the oldest format would have written it, as far as it could: a hash of that is the same in every version.
-pub(crate) fn oldest(config: toml::Table) -> toml::Table {
+pub(crate) fn in_oldest_format(config: toml::Table) -> toml::Table {
     let mut value = serde_json::to_value(config).expect("a config is JSON");
     downgrade(CHANGES, value.as_object_mut().expect("a config is a table"));
     toml::Table::try_from(value).expect("nothing in a config is null")
@@ -115,25 +131,39 @@ pub(crate) fn oldest(config: toml::Table) -> toml::Table {
 fn downgrade(changes: &[(u64, Record, Change)], table: &mut Map<String, Value>) {
     for (_, _, change) in changes.iter().rev().filter(|(_, of, _)| *of == Record::Config) {
         match change {
-            Added(key, value) => {
+            Added(key, value) => for_each(table, key, &mut |table, key| {
                 let now = take(table, key);
-                if let Some(other) = now.filter(|now| *now != meant(value)) {
+                if let Some(other) = now.filter(|now| *now != toml_value(value)) {
                     put_new(table, key, other);
                 }
-            }
-            Renamed(from, to) => {
-                if let Some(value) = take(table, to) {
-                    put_new(table, from, value);
-                }
-            }
+            }),
+            Renamed(from, to) => rename(table, to, from),
+            // No config of now asks for what was done before.
+            Redefined(..) => {}
         }
     }
 }
 
 /// A value of the table of changes.
-fn meant(value: &str) -> Value {
+fn toml_value(value: &str) -> Value {
     let table: Map<String, Value> = toml::from_str(&format!("value = {value}")).expect("the table's values are TOML");
     table["value"].clone()
+}
+
+/// Does something with each table that has a key: those of the list in it, if there is one.
+fn for_each(table: &mut Map<String, Value>, key: &str, change: &mut dyn FnMut(&mut Map<String, Value>, &str)) {
+    let Some((list, key)) = key.split_once("[].") else { return change(table, key) };
+    let items = table.get_mut(list).and_then(|list| list.as_array_mut());
+    items.into_iter().flatten().filter_map(Value::as_object_mut).for_each(|item| change(item, key));
+}
+
+fn rename(table: &mut Map<String, Value>, from: &str, to: &str) {
+    let to = to.rsplit("[].").next().unwrap_or(to);
+    for_each(table, from, &mut |table, from| {
+        if let Some(value) = take(table, from) {
+            put_new(table, to, value);
+        }
+    });
 }
 
 /// Takes the value of a dotted key out of a table.
@@ -189,8 +219,38 @@ mod tests {
         (4, Record::Config, Added("train.clip", "\"norm\"")),
         (4, Record::Config, Added("ladder.rungs", "1")),
         (4, Record::Meta, Added("gpu", "\"none\"")),
+        (4, Record::Study, Renamed("variants[].lr", "variants[].rate")),
+        (4, Record::Study, Added("variants[].why", "\"\"")),
         (5, Record::Config, Renamed("train.parts", "optim.n_parts")),
     ];
+
+    #[test]
+    fn keys_of_a_list_are_changed_in_each_of_its_tables() {
+        let mut old = table("lr = 1\n[[variants]]\nlr = 2\n[[variants]]\nname = \"a\"\n");
+        upgrade(MADE_UP, Record::Study, 3, &mut old);
+        let now = "lr = 1\n[[variants]]\nrate = 2\nwhy = \"\"\n[[variants]]\nname = \"a\"\nwhy = \"\"\n";
+        assert_eq!(old, table(now));
+    }
+
+    /// A run with what is done differently now is another run; with a batch in one part its masks are the same.
+    #[test]
+    fn a_run_that_would_be_another_today_is_another() {
+        let read = |dropout: &str, n: usize| {
+            let old = OLD.replace("dropout = 0.0", &format!("dropout = {dropout}"));
+            let old = old.replace("accumulate = 1", &format!("accumulate = {n}"));
+            RunConfig::from_toml(Path::new("config.toml"), &old).unwrap()
+        };
+        for (dropout, n, is_other) in [("0.0", 2, false), ("0.1", 1, false), ("0.1", 2, true)] {
+            let earlier = read(dropout, n);
+            let now = RunConfig { redefined: vec![], ..earlier.clone() };
+            assert_eq!(now.is_same_run(&earlier), !is_other, "{dropout}, {n}");
+            let changes = now.differences(&earlier);
+            assert_eq!(changes.len(), usize::from(is_other), "{changes:?}");
+            assert_eq!(changes, earlier.differences(&now));
+            // It stays so when it is written again.
+            assert_eq!(RunConfig::from_toml(Path::new("config.toml"), &earlier.to_toml()).unwrap(), earlier);
+        }
+    }
 
     #[test]
     fn an_older_config_means_what_it_meant() {
@@ -215,7 +275,7 @@ mod tests {
     #[test]
     fn an_old_checkpoint_is_of_the_config_that_it_was_written_for() {
         let config = RunConfig::from_toml(Path::new("config.toml"), OLD).unwrap();
-        let hash = blake3::hash(oldest(config.lasting()).to_string().as_bytes()).to_string();
+        let hash = blake3::hash(in_oldest_format(config.trajectory()).to_string().as_bytes()).to_string();
         assert!(MANIFEST.contains(&format!("\"config\":\"{hash}\"")), "{hash}: {MANIFEST}");
     }
 
@@ -240,7 +300,7 @@ mod tests {
         assert!(CHANGES.iter().all(|(since, _, _)| (UNSTATED + 1..=FORMAT).contains(since)));
         for (_, _, change) in CHANGES {
             if let Added(_, value) = change {
-                meant(value);
+                toml_value(value);
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::learner::{LanguageModel, gradients, learner, learner_of, resumed, upd
 use crate::run::run_in;
 use crate::{
     Backend, BadFile, Display, Ending, OnSpike, ProbeConfig, Provenance, Refused, RunConfig, RunFolder, State,
-    first_difference, make_room,
+    first_difference, set_aside_remains,
 };
 
 /// A disk whose n-th call fails half-way, and all after it if it is full.
@@ -138,7 +138,7 @@ impl Place {
         let provenance =
             Provenance { commit: "test".into(), version: String::new(), command: String::new(), selftest: None };
         let folder = RunFolder::on(self.path(name), storage);
-        make_room(&folder, config, || false)?;
+        set_aside_remains(&folder, config, || false)?;
         run_in(&folder, config, provenance, Display::Plain, Arc::new(AtomicBool::new(false)))
     }
 

@@ -101,9 +101,9 @@ pub(crate) fn run_in(
     };
     match folder.existing(config)? {
         // Whoever had the lock may have brought the run to its end.
-        Existing::Ended(ending) => return Ok(ending),
-        Existing::Nothing | Existing::HalfFinished => {}
-        Existing::Other(what) => {
+        Existing::Complete(ending) => return Ok(ending),
+        Existing::Nothing | Existing::HalfFinished | Existing::Shorter(_) => {}
+        Existing::Another(what) | Existing::Remains(what) => {
             return Err(folder.refuse(format!("holds something else ({what}); move it away")).into());
         }
     }

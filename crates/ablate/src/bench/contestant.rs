@@ -14,6 +14,7 @@ use serde_json::json;
 use train::{ConfigError, RunConfig, Stepper, Turn};
 
 use crate::processes::own_program;
+use crate::resources::start_threads;
 
 /// The step in PyTorch, which is run as it is.
 const PYTORCH: &str = include_str!("../../../../bench/pytorch_step.py");
@@ -152,7 +153,7 @@ impl Drop for Process {
 
 /// One of our contestants, in its own process.
 pub fn work(args: &crate::cli::Steps) -> Result<u8> {
-    super::start_threads(args.threads)?;
+    start_threads(args.threads)?;
     let config: RunConfig = toml::from_str(&args.config).map_err(|error| ConfigError(error.to_string()))?;
     let matrix_peak = Some(kernels::matrix_peak());
     let mut stepper = Stepper::new(&config)?;

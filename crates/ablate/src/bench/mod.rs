@@ -154,12 +154,6 @@ fn write(args: &Bench, results: &impl Serialize) -> Result<()> {
     write_whole(path, &(serde_json::to_string_pretty(results)? + "\n"))
 }
 
-/// The threads of this process, of which this one is the first.
-fn start_threads(n: u16) -> Result<()> {
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(n.into()).use_current_thread();
-    threads.build_global().context("the threads cannot be started")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use study::{Plan, Table};
 use train::{Cost, costs};
 
-use super::start_threads;
 use crate::cli::Bench;
 use crate::print;
+use crate::resources::start_threads;
 
 pub fn measure(plan: &Plan, args: &Bench) -> Result<Vec<Cost>> {
     start_threads(args.threads)?;

@@ -26,8 +26,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// `study.json` and the files of a report.
-    pub const FILES: [&str; 5] = ["study.json", "report.html", "report.md", "results.csv", "results.json"];
+    pub const FILES: [&str; 4] = ["report.html", "report.md", "results.csv", "results.json"];
 
     /// Reads the study in `folder`.
     ///
@@ -65,7 +64,7 @@ impl Report {
 pub fn long_table(folder: &Path) -> Result<String> {
     let results = StudyResults::read(folder)?;
     if let Some(problem) = results.unreadable.first() {
-        return Err(BadFile::new(folder, format!("holds a run that cannot be read: {problem}")).into());
+        return Err(BadFile::new(folder, format!("holds a run without figures: {problem}")).into());
     }
     let mut writer = csv::Writer::from_writer(vec![]);
     writer.write_record(["study", "variant", "seed", "step", "split", "metric", "value"])?;
