@@ -174,14 +174,18 @@ impl Corpus {
 /// The rule of a text that lies in two files, with what is wrong with it as a test of a model.
 fn own_files(train: &[u8], valid: &[u8]) -> &'static str {
     // The search is linear for text; bytes that are none are left alone.
-    let is_part = match (std::str::from_utf8(train), std::str::from_utf8(valid)) {
-        (Ok(train), Ok(valid)) => train.contains(valid.trim()),
+    let is_part = |part: &[u8], whole: &[u8]| match (std::str::from_utf8(part), std::str::from_utf8(whole)) {
+        (Ok(part), Ok(whole)) => !part.trim().is_empty() && whole.contains(part.trim()),
         _ => false,
     };
     if train == valid {
-        "its own files for training and for validation, which hold the same text: a low loss is memory"
-    } else if is_part {
-        "its own files for training and for validation; all of the validation text is in the training text: a low loss is memory"
+        "its own files for training and for validation, which hold the same text: a low validation loss may only show memorization"
+    } else if is_part(valid, train) {
+        "its own files for training and for validation; all of the validation text is in the training text: a low validation loss may \
+         only show memorization"
+    } else if is_part(train, valid) {
+        "its own files for training and for validation; all of the training text is in the validation text: a low validation loss may \
+         in part show memorization"
     } else {
         "its own files for training and for validation"
     }
@@ -323,6 +327,8 @@ mod tests {
         };
         assert!(rule("one two three", "one two three").contains("the same text"));
         assert!(rule("one two three", " two\n").contains("all of the validation text is in the training text"));
+        assert!(rule("one two\n", "one two three").contains("all of the training text is in the validation text"));
+        assert_eq!(rule("one two three", " \n"), "its own files for training and for validation");
         assert_eq!(rule("one two three", "four"), "its own files for training and for validation");
     }
 

@@ -119,7 +119,7 @@ impl TokenFolder {
                 tokenizer
             }
             (None, TokenizerKind::Char | TokenizerKind::Bpe(_)) => {
-                return Err(wrong("gpt2, byte, the path of a tokenizer.json, or ids if none has"));
+                return Err(wrong("gpt2, byte or the path of a tokenizer.json; ids, if no tokenizer made them"));
             }
             (None, TokenizerKind::Ids) => {
                 let largest = |tokens: &Tokens| tokens.get(0..tokens.len()).max().unwrap_or(0);
@@ -184,26 +184,59 @@ fn damaged(path: &Path, problem: &str) -> DataError {
     DataError::BadTokens { path: path.display().to_string(), problem: problem.into() }
 }
 
-/// Words of a token file that are looked at, and fewest that tell something.
-const LOOKED_AT: usize = 1 << 20;
-const FEWEST: usize = 64;
+/// Bytes of a token file that are looked at, and fewest that tell something.
+const LOOKED_AT: usize = 1 << 21;
+const FEWEST: usize = 128;
 
-/// Of what wider integers a file without a header seems to be made: those whose upper halves are next to nothing, for no id is
-/// [`MOST_TOKENS`] or more, while the lower ones are not. Of 16-bit tokens hardly ever every second one is as small as that.
-fn wider(bytes: &[u8]) -> Option<&'static str> {
-    let words = bytes.chunks_exact(2).take(LOOKED_AT).map(|word| u16::from_le_bytes([word[0], word[1]]));
+/// What else than 16-bit tokens a file without a header seems to be made of.
+fn seems(bytes: &[u8]) -> Option<&'static str> {
+    let bytes = &bytes[..bytes.len().min(LOOKED_AT)];
+    let is_id = |number: f64| number.fract() == 0.0 && number.abs() < MOST_TOKENS as f64;
+    let of_32 = |word: &[u8]| is_id(f32::from_le_bytes(word.try_into().expect("four")).into());
+    let of_64 = |word: &[u8]| is_id(f64::from_le_bytes(word.try_into().expect("eight")));
+    if bytes.starts_with(b"\x93NUMPY") {
+        return Some("an array with numpy's header");
+    }
+    if bytes.len() < FEWEST || bytes.iter().all(|byte| *byte == 0) {
+        return None;
+    }
+    // Integers whose upper halves are next to nothing, for no id is `MOST_TOKENS` or more, or the sign of a small negative number,
+    // while the lower ones are not. Of 16-bit tokens hardly ever every second one is as small as that.
     let mut largest = [0; 4];
-    for (i, word) in words.enumerate() {
-        largest[i % 4] = word.max(largest[i % 4]);
+    for (i, word) in bytes.chunks_exact(2).enumerate() {
+        let word = u16::from_le_bytes([word[0], word[1]]);
+        let is_sign = i % 4 != 0 && word == u16::MAX;
+        largest[i % 4] = if is_sign { 0 } else { word }.max(largest[i % 4]);
     }
     let upper = ((MOST_TOKENS - 1) >> 16) as u16;
     let is_upper = |high: u16, low: u16| high == 0 && low > 0 || high <= upper && low > upper;
     match largest {
-        _ if bytes.len() / 2 < FEWEST => None,
-        [low, high, 0, 0] if is_upper(high, low) => Some("64-bit"),
-        [a, b, c, d] if is_upper(b.max(d), a.max(c)) => Some("32-bit"),
-        _ => None,
+        [low, high, 0, 0] if is_upper(high, low) => return Some("64-bit integers"),
+        [a, b, c, d] if is_upper(b.max(d), a.max(c)) => return Some("32-bit integers"),
+        _ => {}
     }
+    if bytes.chunks_exact(8).all(of_64) {
+        return Some("64-bit floats");
+    }
+    if bytes.chunks_exact(4).all(of_32) {
+        return Some("32-bit floats");
+    }
+    if bytes.iter().step_by(2).all(|low| *low == 0) {
+        return Some("big-endian integers");
+    }
+    are_single_bytes(bytes).then_some("8-bit integers or text")
+}
+
+/// Whether the bytes at even and at odd places are alike, as those of 16-bit tokens are not: their upper bytes are few and small.
+/// Where each byte is as frequent as any other, nothing can be told.
+fn are_single_bytes(bytes: &[u8]) -> bool {
+    let mut n = [[0usize; 256]; 2];
+    bytes.iter().enumerate().for_each(|(i, byte)| n[i % 2][usize::from(*byte)] += 1);
+    let [even, odd] = n;
+    let apart: usize = even.iter().zip(&odd).map(|(even, odd)| even.abs_diff(*odd)).sum();
+    let uneven: usize = even.iter().map(|n| n.abs_diff(bytes.len() / 512)).sum();
+    // From some thousand bytes on, chance alone sets them far less apart.
+    bytes.len() >= 4096 && apart * 10 < bytes.len() && uneven * 10 > bytes.len()
 }
 
 /// Maps a token file.
@@ -224,14 +257,16 @@ fn read(path: &Path) -> Result<Tokens, DataError> {
             }
             Tokens { bytes: bytes.slice(HEADER..bytes.len()), width }
         }
-        None if bytes.len() % 2 == 1 => return Err(damaged(path, "an odd number of bytes are no two-byte tokens")),
         None => {
-            if let Some(seen) = wider(&bytes) {
+            if let Some(seen) = seems(&bytes) {
                 let problem = format!(
-                    "it looks like {seen} integers without a header, and without one tokens have 16 bits; write them as uint16 (in \
-                     numpy: tokens.astype(\"uint16\").tofile(path)), or with llm.c's header"
+                    "it looks like {seen}, and without llm.c's header tokens have 16 bits; write them as \
+                     uint16 (in numpy: tokens.astype(\"uint16\").tofile(path)), or with that header"
                 );
                 return Err(damaged(path, &problem));
+            }
+            if bytes.len() % 2 == 1 {
+                return Err(damaged(path, "an odd number of bytes are no two-byte tokens"));
             }
             Tokens { bytes, width: Width::U16 }
         }
@@ -391,15 +426,33 @@ mod tests {
     #[test]
     fn wider_integers_without_a_header_are_not_read_as_tokens() {
         let dir = tempfile::tempdir().unwrap();
+        let refused = |bytes: &[u8], seen: &str| {
+            write_bare(dir.path(), bytes);
+            let error = load(dir.path(), "ids").err().unwrap_or_else(|| panic!("{seen}")).to_string();
+            assert!(error.contains(&format!("it looks like {seen}, and")), "{seen}: {error}");
+        };
+        // Of a text, a token each; and of few ids, the upper byte first.
+        refused(format!("{TEXT}x").repeat(60).as_bytes(), "8-bit integers or text");
+        refused(&(0..4000u16).flat_map(|i| (i % 97).to_be_bytes()).collect::<Vec<_>>(), "big-endian integers");
+        refused(&[b"\x93NUMPY\x01\0", TEXT.as_bytes(), b"x"].concat(), "an array with numpy's header");
         // As numpy writes them: few ids, those of GPT-2, and those of a vocabulary of 128,000.
         for ids in [7u64, 50_257, 128_000] {
             let ids = (0..4000u64).map(|i| i * 7919 % ids);
             let of_64: Vec<u8> = ids.clone().flat_map(u64::to_le_bytes).collect();
             let of_32: Vec<u8> = ids.clone().flat_map(|id| (id as u32).to_le_bytes()).collect();
-            for (bytes, seen) in [(of_64, "64-bit"), (of_32, "32-bit")] {
-                write_bare(dir.path(), &bytes);
-                let error = load(dir.path(), "ids").err().unwrap().to_string();
-                assert!(error.contains(&format!("it looks like {seen} integers without a header")), "{error}");
+            let with_sign = of_32.iter().copied().chain((-100i32).to_le_bytes()).collect();
+            let long_sign = of_64.iter().copied().chain((-100i64).to_le_bytes()).collect();
+            let float_32 = ids.clone().flat_map(|id| (id as f32).to_le_bytes()).collect();
+            let float_64 = ids.clone().flat_map(|id| (id as f64).to_le_bytes()).collect();
+            for (bytes, seen) in [
+                (of_64, "64-bit integers"),
+                (of_32, "32-bit integers"),
+                (with_sign, "32-bit integers"),
+                (long_sign, "64-bit integers"),
+                (float_32, "32-bit floats"),
+                (float_64, "64-bit floats"),
+            ] {
+                refused(&bytes, seen);
             }
             let of_16: Vec<u8> = ids.flat_map(|id| (id as u16).to_le_bytes()).collect();
             write_bare(dir.path(), &of_16);

@@ -350,13 +350,15 @@ fn largest_id(json: &Value) -> Option<u64> {
     vocab.chain(added).filter_map(Value::as_u64).max()
 }
 
-/// A text in parts of about [`TRIED`] bytes that end with white space, so that each begins as a text does.
+/// A text in parts of about [`TRIED`] bytes that end with white space if there is some, so that each begins as a text does.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let bytes = rest.as_bytes();
         let is_cut = |&i: &usize| bytes[i - 1].is_ascii_whitespace() && bytes[i].is_ascii_graphic();
-        let end = (TRIED..bytes.len()).find(is_cut).unwrap_or(bytes.len());
+        let is_between = |&i: &usize| rest.is_char_boundary(i) && !bytes[i].is_ascii_whitespace();
+        let near = (TRIED..bytes.len().min(2 * TRIED)).find(is_cut);
+        let end = near.or_else(|| (TRIED..bytes.len()).find(is_between)).unwrap_or(bytes.len());
         let (part, tail) = rest.split_at(end);
         rest = tail;
         (!part.is_empty()).then_some(part)
@@ -413,6 +415,15 @@ mod tests {
         let syllables = ["ba", "der", "li", "mo", "sta", "un", "kri", "to"];
         let word = |i: usize| format!("{}{}{}", syllables[i % 8], syllables[i / 8 % 8], syllables[i * i % 7]);
         (0..40_000).map(|i: usize| word(i * i * 31 % 5077) + spaces[i * 7 % 11]).collect()
+    }
+
+    #[test]
+    fn a_text_is_tried_in_parts_with_and_without_spaces() {
+        for text in ["in parts, ".repeat(400_000), "\u{4e00}\u{4e8c}".repeat(600_000)] {
+            let all: Vec<&str> = parts(&text).collect();
+            assert_eq!(all.concat(), text);
+            assert!(all.len() > 2 && all.iter().all(|part| part.len() <= TRIED + 10), "{}", all.len());
+        }
     }
 
     #[test]

@@ -230,7 +230,9 @@ impl Plan {
             if let Some(other) = study.variants.iter().find(|other| other.name.eq_ignore_ascii_case(&text.name)) {
                 let problem = match other.name == text.name {
                     true => format!("a second variant named `{}`", text.name),
-                    false => format!("`{}` and `{}` are one folder on some disks", other.name, text.name),
+                    false => {
+                        format!("`{}` and `{}` would share a folder on a disk that ignores case", other.name, text.name)
+                    }
                 };
                 return Err(ConfigError(format!("{}: {problem}; choose another name", text.origin)).into());
             }
@@ -621,8 +623,11 @@ pub(crate) mod tests {
             )
         };
         check_error(&two("a", "a"), "study.toml:4: a second variant named `a`; choose another name");
-        check_error(&two("a", "A"), "study.toml:4: `a` and `A` are one folder on some disks; choose another name");
-        let problem = "`baseline` and `Baseline` are one folder on some disks; choose another name";
+        check_error(
+            &two("a", "A"),
+            "study.toml:4: `a` and `A` would share a folder on a disk that ignores case; choose another name",
+        );
+        let problem = "`baseline` and `Baseline` would share a folder on a disk that ignores case; choose another name";
         check_error(&two("a", "Baseline"), &format!("study.toml:4: {problem}"));
         assert!(plan(&two("a", "Tuning")).is_err() && plan(&two("a", "b")).is_ok());
     }

@@ -94,7 +94,7 @@ pub(crate) fn from_toml<T: DeserializeOwned>(record: Record, path: &Path, text: 
 fn read<T: DeserializeOwned>(record: Record, path: &Path, parsed: Result<Value, String>) -> Result<T, BadFile> {
     let bad = |problem: &dyn std::fmt::Display| BadFile::new(path, damaged(problem));
     let mut value = parsed.map_err(|error| bad(&error))?;
-    let table = value.as_object_mut().ok_or_else(|| bad(&"it is no table"))?;
+    let table = value.as_object_mut().ok_or_else(|| bad(&"it is not a table"))?;
     let format = table.remove("format").map_or(Some(UNSTATED), |format| format.as_u64());
     let format = format.ok_or_else(|| bad(&"its format is not a whole number"))?;
     if !(UNSTATED..=FORMAT).contains(&format) {
