@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use disk::{is_locked, lock};
 use study::Report;
-use train::{BadFile, Existing, RunConfig, RunFolder, all_aside, new_aside, write_whole};
+use train::{BadFile, Existing, RunConfig, RunFolder, all_aside, is_there, new_aside, write_whole};
 
 use crate::warn;
 
@@ -71,7 +71,7 @@ impl Entry {
             // It may have been kept before, by a study that was stopped.
             Ok(Existing::Shorter(_)) if self.folder.found_aside(&self.folder.config()?)?.is_some() => return Ok(None),
             Ok(Existing::Shorter(why)) => (why.clone(), true),
-            Ok(Existing::Nothing | Existing::HalfFinished) if self.aside.is_some() && self.folder.path.exists() => {
+            Ok(Existing::Nothing | Existing::HalfFinished) if self.aside.is_some() && is_there(&self.folder.path)? => {
                 ("not complete, as it is where it had been set aside".into(), false)
             }
             _ => return Ok(None),
@@ -111,10 +111,8 @@ impl Inventory {
             for Entry { config, folder, existing, aside } in &mut self.entries {
                 let Some(from) = aside.take() else { continue };
                 let parent = folder.path.parent().unwrap_or(Path::new(""));
-                let moved = fs::create_dir_all(parent).and_then(|()| fs::rename(&from.path, &folder.path));
-                moved.with_context(|| {
-                    format!("{}: cannot be moved to {}", from.path.display(), folder.path.display())
-                })?;
+                fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
+                from.move_to(&folder.path)?;
                 n += 1;
                 *existing = Ok(folder.existing(config)?);
             }
@@ -140,6 +138,9 @@ fn set_aside(folder: &Path, study_folder: &Path, steps: Vec<Step>) -> Result<()>
     let carry_out = || {
         for Step { entry: Entry { config, folder, existing, .. }, why, is_copy } in steps {
             let _lock = lock(&folder.path)?;
+            if folder.existing(config).ok().as_ref() != existing.as_ref().ok() {
+                return Err(folder.refuse("another process has changed it; give the same command again").into());
+            }
             if is_copy {
                 folder.copy_aside(&aside, config)?;
                 n_copied += 1;
@@ -172,7 +173,7 @@ fn folder_for(folder: &Path, study_folder: &Path, steps: &[Step]) -> Result<(Pat
     let own = results(study_folder);
     let is_free =
         |aside: &PathBuf| steps.iter().all(|step| fs::symlink_metadata(aside.join(step.entry.config.label())).is_err());
-    if let Some(earlier) = all_aside(folder).into_iter().find(|aside| results(aside) == own && is_free(aside)) {
+    if let Some(earlier) = all_aside(folder)?.into_iter().find(|aside| results(aside) == own && is_free(aside)) {
         return Ok((earlier, own.is_some()));
     }
     let aside = new_aside(folder)?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use study::{RunState, Table, run_state};
 use toml::de::{DeTable, ValueDeserializer};
 use train::format::{Record, from_json, stamped};
-use train::{BadFile, ConfigError, RunFolder, read_text, write_whole};
+use train::{BadFile, ConfigError, RunFolder, is_there, read_text, write_whole};
 
 use crate::cli::Submit;
 use crate::tasks::{Tasks, planned};
@@ -154,7 +154,7 @@ impl Jobs {
 
     fn read(folder: &Path) -> Result<Option<Self>> {
         let path = Jobs::path(folder);
-        if !path.exists() {
+        if !is_there(&path)? {
             return Ok(None);
         }
         Ok(Some(from_json(Record::Jobs, &path, &read_text(&path)?)?))

@@ -8,7 +8,7 @@ use disk::lock;
 use serde::{Deserialize, Serialize};
 use study::{Plan, Study, TUNING};
 use train::format::{Record, from_json, stamped};
-use train::{BadFile, ConfigError, Display, Ending, Existing, RunConfig, RunFolder, read_text, write_whole};
+use train::{BadFile, ConfigError, Display, Ending, Existing, RunConfig, RunFolder, is_there, read_text, write_whole};
 
 use crate::inventory::Inventory;
 use crate::{processes, stop, train_run, warn};
@@ -57,6 +57,14 @@ impl Tasks {
     pub fn of(plan: &mut Plan, out: &Path) -> Result<Self> {
         let folder = out.join(&plan.study.name);
         Study::check_earlier(&folder)?;
+        // It would be written over.
+        planned(&folder).map_err(|error| match error.downcast::<BadFile>() {
+            Ok(file) if !file.is_of_another_format() => {
+                file.and("restore the file, or remove it: it is written again").into()
+            }
+            Ok(file) => file.into(),
+            Err(error) => error,
+        })?;
         let mut tasks = Tasks::within(plan, folder, Path::new(TUNING), plan.tuning_runs())?;
         if tasks.missing.is_empty() {
             plan.choose_rates(&tasks.folder)?;
@@ -112,7 +120,7 @@ const FILE: &str = "plan.jsonl";
 /// A damaged plan.
 pub fn planned(folder: &Path) -> Result<Vec<Task>> {
     let file = folder.join(FILE);
-    if file.exists() { read(&file) } else { Ok(vec![]) }
+    if is_there(&file)? { read(&file) } else { Ok(vec![]) }
 }
 
 fn read(file: &Path) -> Result<Vec<Task>> {

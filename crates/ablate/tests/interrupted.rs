@@ -275,7 +275,7 @@ fn a_run_that_crashes_is_started_again_once() {
     let (code, errors) = crash(2);
     assert_eq!(code, Some(1), "{errors}");
     let report = fs::read_to_string(place.path("runs/small/report.md")).unwrap();
-    assert!(report.contains("baseline: 1 run not finished"), "{report}");
+    assert!(report.contains("baseline: 1 run has no result"), "{report}");
     place.check_same("swiglu/seed-0", "whole");
     place.ok(&args);
     place.check_same("baseline/seed-0", "whole");

@@ -382,7 +382,8 @@ fn a_sweep_that_changes_keeps_the_earlier_report() {
     assert_eq!(report("runs/small/tuning/replaced-1"), first);
     // A task of the plan, and a look at what there is.
     place.ok(&["run", "--plan", "runs/small/plan.jsonl", "--index", "0"]);
-    place.ok(&["report", "small"]);
+    let part = "seed-10000: is not of this study (train.steps = 16, now 12); run the study again";
+    place.fails(&["report", "small"], 5, part);
     let now: Value = serde_json::from_slice(&report("runs/small")).unwrap();
     assert_eq!(now["rows"], serde_json::from_slice::<Value>(&first).unwrap()["rows"]);
     place.ok(&[&longer[..], &["--plain"]].concat());
@@ -445,12 +446,123 @@ fn an_outdated_plan_is_refused_and_runs_of_two_configurations_are_not_mixed() {
     );
     assert_eq!(files(&place.path("runs/small")), before);
     fs::remove_dir_all(place.path(RUN)).unwrap();
+    fs::remove_dir_all(place.path("runs/small/replaced-1")).unwrap();
     fs::write(&plan, outdated).unwrap();
     place.ok(&task);
-    place.fails(&["report", "small"], 5, " is of another configuration than baseline/seed-");
+    place.fails(
+        &["report", "small"],
+        5,
+        "runs/small/baseline/seed-0: is not of this study (train.lr = 0.003, now 0.01); run the study again",
+    );
     let damaged = fs::read_to_string(&plan).unwrap().replacen("{\"format\"", "{format", 2);
     fs::write(&plan, damaged.replacen("{format", "{\"format\"", 1)).unwrap();
     place.fails(&task, 5, "plan.jsonl:2: is damaged: ");
+}
+
+/// No verdict compares runs that are not of the study, as where a damaged run keeps its place when the study changes.
+#[test]
+fn a_run_of_another_configuration_is_in_no_figure() {
+    let place = Place::new();
+    place.ok(&["small", "--plain"]);
+    let tokenizers = [0, 1].map(|seed| place.path(&format!("runs/small/baseline/seed-{seed}/tokenizer.json")));
+    let whole = fs::read(&tokenizers[0]).unwrap();
+    tokenizers.iter().for_each(|path| fs::write(path, "").unwrap());
+    for change in ["train.lr=1e-2", "train.batch_size=3"] {
+        let output = place.ablate(&["small", "--plain", "--set", change]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{change}: {said}");
+        assert!(said.contains("tokenizer.json: is damaged") && !said.contains("than baseline"), "{change}: {said}");
+        let report = place.ablate(&["report", "small"]).output().unwrap();
+        assert_eq!(report.status.code(), Some(5), "{change}");
+        tokenizers.iter().for_each(|path| fs::write(path, &whole).unwrap());
+        let part = if change.contains("lr") { "train.lr = 0.003, now 0.01" } else { "train.batch_size = 2, now 3" };
+        let report = place.ablate(&["report", "small"]).output().unwrap();
+        let errors = String::from_utf8(report.stderr).unwrap();
+        assert!(errors.contains(&format!("seed-0: is not of this study ({part}); run the study again")), "{errors}");
+        assert_eq!(report.status.code(), Some(5), "{change}");
+        tokenizers.iter().for_each(|path| fs::write(path, "").unwrap());
+    }
+}
+
+/// What cannot be reached is not gone.
+#[test]
+fn what_a_link_to_nowhere_hides_is_not_trained_again() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain"];
+    place.ok(&study);
+    place.ok(&[&study[..], &["--set", "train.lr=1e-2"]].concat());
+    let runs = place.path("runs/small");
+    let check = |hidden: &str, args: &[&str], code: i32| {
+        let path = runs.join(hidden);
+        fs::rename(&path, place.path("away")).unwrap();
+        std::os::unix::fs::symlink(place.path("not-mounted"), &path).unwrap();
+        let output = place.ablate(args).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(&format!("{hidden}: is a link that leads nowhere")), "{hidden}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{hidden}: {said}");
+        fs::remove_file(&path).unwrap();
+        fs::rename(place.path("away"), &path).unwrap();
+    };
+    for hidden in ["replaced-1", "replaced-1/baseline/seed-0", "replaced-1/baseline/seed-0/status.json"] {
+        check(hidden, &study, 1);
+    }
+    for hidden in ["baseline", "baseline/seed-0", "baseline/seed-0/status.json"] {
+        check(hidden, &[&study[..], &["--set", "train.lr=1e-2"]].concat(), 1);
+        check(hidden, &["report", "small"], 5);
+    }
+    // A run's folder may be a link, also a relative one.
+    fs::rename(runs.join("baseline/seed-0"), place.path("archived")).unwrap();
+    std::os::unix::fs::symlink("../../../archived", runs.join("baseline/seed-0")).unwrap();
+    assert!(place.ok(&study).contains("0 to do (2 complete"));
+    assert!(place.ok(&[&study[..], &["--set", "train.lr=1e-2"]].concat()).contains("0 to do (2 complete"));
+}
+
+/// What has lost its status had come to its end, whatever it could go on from.
+#[test]
+fn a_finished_run_without_its_status_is_kept_also_at_a_constant_rate() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain", "--set", "train.min_lr_factor=1.0"];
+    place.ok(&study);
+    let weights = "checkpoints/final/model.safetensors";
+    let first = fs::read(place.path(RUN).join(weights)).unwrap();
+    fs::remove_file(place.path(RUN).join("status.json")).unwrap();
+    place.ok(&[&study[..], &["--steps", "18"]].concat());
+    assert_eq!(fs::read(place.path("runs/small/replaced-1/baseline/seed-0").join(weights)).unwrap(), first);
+}
+
+/// A run that cannot be given more steps stays complete.
+#[test]
+fn a_run_that_cannot_go_on_stays_complete() {
+    let place = Place::new();
+    let study = ["small", "--seeds", "1", "--plain", "--set", "train.min_lr_factor=1.0"];
+    place.ok(&study);
+    let before = files(&place.path(RUN));
+    let checkpoint = place.path(RUN).join("checkpoints/step-00000012/model.bpk");
+    let whole = fs::read(&checkpoint).unwrap();
+    fs::write(&checkpoint, "x").unwrap();
+    let output = place.ablate(&[&study[..], &["--steps", "18"]].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    fs::write(&checkpoint, whole).unwrap();
+    assert!(place.ok(&study).contains("0 to do (2 complete"));
+    let mut after = files(&place.path(RUN));
+    after.retain(|path, _| !path.ends_with("log.txt"));
+    assert!(after.iter().all(|(path, bytes)| before[path] == *bytes));
+}
+
+/// A task does not train what is complete where it was set aside.
+#[test]
+fn a_task_does_not_train_what_is_set_aside() {
+    let place = Place::new();
+    place.ok(&["small", "--seeds", "1", "--plain"]);
+    place.ok(&["plan", "small", "--seeds", "1"]);
+    fs::create_dir_all(place.path("runs/small/replaced-1/baseline")).unwrap();
+    fs::rename(place.path(RUN), place.path("runs/small/replaced-1/baseline/seed-0")).unwrap();
+    let task = ["run", "--plan", "runs/small/plan.jsonl", "--index", "0"];
+    place.fails(&task, 4, "seed-0: is complete in runs/small/replaced-1/baseline/seed-0; plan the study again");
+    place.ok(&["plan", "small", "--seeds", "1"]);
+    place.ok(&task);
+    edit(&place.path("runs/small/plan.jsonl"), &format!("\"format\":{FORMAT}"), "\"format\":99");
+    place.fails(&["plan", "small"], 5, "plan.jsonl:1: is of format 99");
 }
 
 /// What an older version did otherwise, though the keys are the same, is another run.

@@ -91,18 +91,18 @@ pub fn new_folder<T, E>(
     made
 }
 
-/// Copies the files of a folder and below into another, which is there; locks and links are left out.
+/// Copies the files of a folder and below into another, which is there; locks are left out.
 ///
 /// # Errors
-/// A file that cannot be read or written.
+/// A file that cannot be read or written, or a link to a folder, which may have no end.
 pub fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (kind, to) = (entry.file_type()?, to.join(entry.file_name()));
-        if kind.is_dir() {
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
             fs::create_dir(&to)?;
             copy_files(&entry.path(), &to)?;
-        } else if kind.is_file() && entry.file_name() != lock::NAME {
+        } else if entry.file_name() != lock::NAME {
             fs::copy(entry.path(), to)?;
         }
     }

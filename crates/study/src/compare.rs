@@ -468,6 +468,7 @@ mod tests {
             d_ff: 512,
             levels: vec![],
             lr: None,
+            config: None,
         };
         let study = Study {
             name: "study".into(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use data::Split;
 use strum::{EnumString, IntoStaticStr, VariantArray};
-use train::{BadFile, MetricLine, RunFolder, State};
+use train::{BadFile, MetricLine, RunFolder, State, is_there};
 
 use crate::Table;
 use crate::numbers::{grouped, nats, perplexity};
@@ -148,7 +148,7 @@ impl Listed {
         let folder = RunFolder::new(path);
         let status = folder.status()?.context("its status is gone")?;
         // A process that has only begun may not have written one yet.
-        let has_config = path.join("config.toml").exists();
+        let has_config = is_there(&path.join("config.toml"))?;
         let config = if has_config { Some(folder.config()?) } else { None };
         folder.check_reported(&status)?;
         let (last_step, valid) = last_lines(&folder.metrics_path());

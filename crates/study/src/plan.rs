@@ -7,7 +7,7 @@ use kernels::Kernels;
 use model::{Budget, ModelConfig, NormKind, Parts};
 use serde::{Deserialize, Serialize};
 use train::format::{Record, from_json, stamped};
-use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, read_text, write_whole};
+use train::{Backend, BadFile, ConfigError, RunConfig, RunFolder, is_there, read_text, write_whole};
 
 use crate::Override;
 use crate::numbers::grouped;
@@ -102,6 +102,9 @@ pub struct Variant {
     /// The learning rate that a sweep has chosen, once it has.
     #[serde(default)]
     pub lr: Option<f64>,
+    /// The config of its run with seed 0, as TOML.
+    #[serde(default)]
+    pub config: Option<String>,
 }
 
 impl Plan {
@@ -315,11 +318,12 @@ impl Plan {
     pub fn choose_rates(&mut self, folder: &Path) -> anyhow::Result<()> {
         let Some(sweep) = &self.study.sweep else { return Ok(()) };
         for (variant, planned) in self.study.variants.iter_mut().zip(&mut self.variants) {
-            let curve = RateCurve::read(folder, &variant.name, sweep)?;
+            let curve = RateCurve::read(folder, variant, sweep)?;
             // That all runs diverge is a result, and the lowest rate is the last to do so.
             let best = curve.best().unwrap_or(sweep.rates[0]);
             variant.lr = Some(best);
             planned.config.train.lr = best;
+            variant.config = Some(planned.config.to_toml());
         }
         Ok(())
     }
@@ -352,7 +356,7 @@ fn tuning_name(variant: &str, lr: f64) -> String {
 
 impl Study {
     /// Its file in a folder of results.
-    fn path(folder: &Path) -> PathBuf {
+    pub(crate) fn path(folder: &Path) -> PathBuf {
         folder.join("study.json")
     }
 
@@ -396,7 +400,7 @@ impl Study {
     /// A damaged file, or one of another format.
     pub fn check_earlier(folder: &Path) -> Result<(), BadFile> {
         let path = Study::path(folder);
-        if !path.exists() {
+        if !is_there(&path)? {
             return Ok(());
         }
         Study::read(folder).map(drop).map_err(|error| match error.is_of_another_format() {
@@ -411,7 +415,7 @@ impl Study {
     /// # Errors
     /// A folder that cannot be written, or a damaged earlier file.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        if !self.has_rates() && Study::path(folder).exists() && Study::read(folder)?.has_rates() {
+        if !self.has_rates() && is_there(&Study::path(folder))? && Study::read(folder)?.has_rates() {
             return Ok(());
         }
         write_whole(&Study::path(folder), &(serde_json::to_string_pretty(&stamped(self))? + "\n"))
@@ -433,7 +437,15 @@ impl PlannedVariant {
     }
 
     fn description(&self, changes: Vec<String>, levels: Vec<usize>) -> Variant {
-        Variant { name: self.config.variant.clone(), changes, d_ff: self.config.model.d_ff, levels, lr: None }
+        let RunConfig { variant, model, .. } = &self.config;
+        Variant {
+            name: variant.clone(),
+            changes,
+            d_ff: model.d_ff,
+            levels,
+            lr: None,
+            config: Some(self.config.to_toml()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use train::State;
 
-use crate::plan::Sweep;
+use crate::plan::{Sweep, Variant};
 use crate::results::RunResult;
 use crate::stats::mean_and_deviation;
 
@@ -32,13 +32,15 @@ impl RateCurve {
     /// Reads the tuning runs of a variant.
     ///
     /// # Errors
-    /// A damaged run.
-    pub(crate) fn read(study_folder: &Path, variant: &str, sweep: &Sweep) -> Result<Self> {
+    /// A damaged run, or one of another configuration.
+    pub(crate) fn read(study_folder: &Path, variant: &Variant, sweep: &Sweep) -> Result<Self> {
         let mut points = vec![];
         for &lr in &sweep.rates {
             let mut runs = vec![];
-            for folder in sweep.folders(study_folder, variant, lr) {
-                runs.extend(RunResult::read(&folder)?);
+            for folder in sweep.folders(study_folder, &variant.name, lr) {
+                let run = RunResult::read(&folder)?;
+                run.iter().try_for_each(|run| run.check(&folder, variant, Some(lr)))?;
+                runs.extend(run);
             }
             let losses: Vec<f64> = runs.iter().filter_map(|run| run.last().map(|line| line.loss)).collect();
             points.push(RatePoint {

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use data::{Class, Split};
-use train::{BadFile, ConfigError, Meta, MetricLine, ProbeLine, RunConfig, RunFolder, State, median, read_text};
+use train::{
+    BadFile, ConfigError, Meta, MetricLine, ProbeLine, RunConfig, RunFolder, State, is_there, median, read_text,
+};
 
-use crate::plan::Study;
+use crate::plan::{Study, Variant};
 use crate::rates::RateCurve;
 use crate::roughness::roughness;
 use crate::stats::mean_and_deviation;
@@ -50,7 +52,7 @@ impl StudyResults {
         for variant in &study.variants {
             let mut started = vec![];
             for seed in 0..study.seeds as u64 {
-                match RunResult::of_study(folder, &variant.name, seed) {
+                match RunResult::of_study(folder, variant, seed) {
                     // Of a sweep that has not come to its end, or was done again, there may be runs at rates of before.
                     Ok(run) => started
                         .extend(run.filter(|run| study.sweep.is_none() || variant.lr == Some(run.config.train.lr))),
@@ -64,23 +66,10 @@ impl StudyResults {
         if let Some(steps) = latest.map(|run| run.config.train.steps) {
             runs.iter_mut().for_each(|own: &mut Vec<RunResult>| own.retain(|run| run.config.train.steps == steps));
         }
-        for own in &mut runs {
-            let Some(latest) = own.iter().max_by_key(|run| run.meta.last_started()) else { continue };
-            let (config, label) = (latest.config.clone(), latest.config.label());
-            own.retain(|run| {
-                let differences = config.differences(&run.config).join("; ");
-                if !differences.is_empty() {
-                    let path = folder.join(run.config.label());
-                    let problem = format!("is of another configuration than {label} ({differences})");
-                    unreadable.push(BadFile::new(&path, problem).to_string());
-                }
-                differences.is_empty()
-            });
-        }
         let mut curves = vec![];
         for (sweep, variant) in study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| (sweep, own)))
         {
-            let curve = RateCurve::read(folder, &variant.name, sweep);
+            let curve = RateCurve::read(folder, variant, sweep);
             curves.push(curve.unwrap_or_else(|error| {
                 unreadable.push(format!("{error:#}"));
                 RateCurve::unknown(sweep)
@@ -121,18 +110,32 @@ impl RunResult {
     /// The run of a study, if it has started.
     ///
     /// # Errors
-    /// A damaged file, or the run of another variant or seed.
-    fn of_study(study_folder: &Path, variant: &str, seed: u64) -> Result<Option<Self>> {
-        let folder = RunFolder::within(study_folder, variant, seed);
-        let run = RunResult::read(&folder)?;
-        match &run {
-            Some(run) if (run.config.variant.as_str(), run.config.seed) != (variant, seed) => {
-                let problem =
-                    format!("holds the run {}: its config.toml was changed, or it was moved", run.config.label());
-                Err(BadFile::new(&folder.path, problem).into())
-            }
-            _ => Ok(run),
+    /// A damaged file, or the run of another variant, seed or configuration.
+    fn of_study(study_folder: &Path, variant: &Variant, seed: u64) -> Result<Option<Self>> {
+        let folder = RunFolder::within(study_folder, &variant.name, seed);
+        let Some(run) = RunResult::read(&folder)? else { return Ok(None) };
+        let problem = |problem: String| Err(BadFile::new(&folder.path, problem).into());
+        if (run.config.variant.as_str(), run.config.seed) != (variant.name.as_str(), seed) {
+            let label = run.config.label();
+            return problem(format!("holds the run {label}: its config.toml was changed, or it was moved"));
         }
+        run.check(&folder, variant, None)?;
+        Ok(Some(run))
+    }
+
+    /// Refuses the run of another configuration than its variant's now, at the rate `lr` if it is a tuning run.
+    pub(crate) fn check(&self, folder: &RunFolder, variant: &Variant, lr: Option<f64>) -> Result<()> {
+        // Studies of before did not say.
+        let Some(text) = &variant.config else { return Ok(()) };
+        let mut config = RunConfig::from_toml(&Study::path(&folder.path), text)?;
+        let RunConfig { variant, seed, probe, .. } = self.config.clone();
+        config = RunConfig { variant, seed, probe, ..config };
+        config.train.lr = lr.unwrap_or(config.train.lr);
+        if config.continues(&self.config) {
+            return Ok(());
+        }
+        let differences = config.changes_since(&self.config);
+        Err(BadFile::new(&folder.path, format!("is not of this study ({differences}); run the study again")).into())
     }
 
     /// What a run's folder holds, if it has started.
@@ -142,14 +145,13 @@ impl RunResult {
     pub(crate) fn read(folder: &RunFolder) -> Result<Option<Self>> {
         let Some(status) = folder.status()? else { return Ok(None) };
         // A run that was cut short at its very start has left nothing to report.
-        let is_there = |name: &str| folder.path.join(name).exists();
         let has_ended = matches!(status.state, State::Done | State::Diverged);
-        if !has_ended && !(is_there("meta.json") && is_there("metrics.jsonl")) {
+        if !has_ended && !(is_there(&folder.path.join("meta.json"))? && is_there(&folder.metrics_path())?) {
             return Ok(None);
         }
         // Before the hashes are checked: a file of a newer format is no damaged one.
         let (config, meta) = (folder.config()?, folder.meta()?);
-        folder.check_reported(&status)?;
+        folder.check_files()?;
         let metrics = folder.metrics()?;
         let probes = folder.probes(&config, status.state)?;
         let steps = config.train.steps;

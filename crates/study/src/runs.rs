@@ -39,7 +39,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
             name = (2..).map(|n| format!("{}-{n}", config.variant)).find(|name| !is_taken(name)).unwrap_or_default();
         }
         let changes = config.differences(&first.config);
-        variants.push(Variant { name, changes, d_ff: config.model.d_ff, levels: vec![], lr: None });
+        variants.push(Variant { name, changes, d_ff: config.model.d_ff, levels: vec![], lr: None, config: None });
     }
     let study = Study {
         name: "runs".into(),

@@ -16,7 +16,7 @@ use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::folder::{FileHash, damaged, read_file, read_text, unwritable};
+use crate::folder::{FileHash, damaged, is_there, missing, read_file, read_text, unwritable};
 use crate::format::{Record, from_json, in_oldest_format, stamped};
 use crate::journal::Mark;
 use crate::spike::Window;
@@ -99,9 +99,16 @@ impl Checkpoints {
     }
 
     /// Whether a run's folder has any.
-    pub(crate) fn are_in(run: &RunFolder) -> bool {
-        let entries = fs::read_dir(run.checkpoints_path()).into_iter().flatten().flatten();
-        entries.into_iter().any(|entry| starts_with(&entry.file_name(), STEP))
+    ///
+    /// # Errors
+    /// Nobody can look.
+    pub(crate) fn are_in(run: &RunFolder) -> Result<bool, BadFile> {
+        let path = run.checkpoints_path();
+        if !is_there(&path)? {
+            return Ok(false);
+        }
+        let entries = fs::read_dir(&path).map_err(|error| missing(&path, error))?;
+        Ok(entries.flatten().any(|entry| starts_with(&entry.file_name(), STEP)))
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>> {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use disk::{Locked, lock_within};
 
 use crate::checkpoint::Checkpoints;
-use crate::folder::unwritable;
+use crate::folder::{is_there, missing, unwritable};
 use crate::run::{LEFT_OVER, planned_text};
 use crate::{BadFile, Ending, RunConfig, RunFolder, State, Status};
 
@@ -48,17 +48,20 @@ impl RunFolder {
     pub fn existing(&self, config: &RunConfig) -> Result<Existing> {
         let status = self.status()?;
         let ending = status.as_ref().and_then(Status::ending);
-        let has_checkpoint = Checkpoints::are_in(self);
+        let has_checkpoint = Checkpoints::are_in(self)?;
         // Whatever config is asked for: what cannot be read is neither moved nor written over.
-        if ending.is_some() || self.meta_path().exists() {
+        if ending.is_some() || is_there(&self.meta_path())? {
             self.meta()?;
         }
-        let is_needed = ending.is_some() || has_checkpoint || self.config_path().exists();
+        let is_needed = ending.is_some() || has_checkpoint || is_there(&self.config_path())?;
         let earlier = if is_needed { Some(self.config()?) } else { None };
         if ending.is_some() {
             self.check_files()?;
         }
+        let is_gone = "status.json is gone";
         Ok(match (ending, earlier) {
+            // It had come to its end.
+            _ if status.is_none() && is_there(&self.weights_path())? => Existing::Remains(is_gone.into()),
             (Some(ending), Some(earlier)) if config.is_same_run(&earlier) => Existing::Complete(ending),
             (Some(_), Some(earlier)) if has_checkpoint && config.continues(&earlier) => {
                 Existing::Shorter(config.changes_since(&earlier))
@@ -67,13 +70,14 @@ impl RunFolder {
             (None, Some(earlier)) if has_checkpoint && config.continues(&earlier) => Existing::HalfFinished,
             (None, Some(earlier)) if has_checkpoint => return Err(self.refuse_another(config, &earlier).into()),
             _ if !self.has_results() => Existing::Nothing,
-            _ if status.is_none() => Existing::Remains("status.json is gone".into()),
+            _ if status.is_none() => Existing::Remains(is_gone.into()),
             _ => Existing::Remains("no checkpoint to go on from".into()),
         })
     }
 
-    pub(crate) fn refuse(&self, problem: String) -> Refused {
-        Refused { path: self.path.clone(), problem }
+    /// That the run cannot go on, and why.
+    pub fn refuse(&self, problem: impl Into<String>) -> Refused {
+        Refused { path: self.path.clone(), problem: problem.into() }
     }
 
     fn refuse_another(&self, config: &RunConfig, earlier: &RunConfig) -> Refused {
@@ -92,9 +96,22 @@ impl RunFolder {
         let to = self.within_aside(aside, config);
         let parent = to.parent().expect("a path in a folder");
         self.storage.create_dir(parent).with_context(|| unwritable(parent))?;
-        let moved = self.storage.rename(&self.path, &to);
-        moved.with_context(|| format!("{}: cannot be moved to {}", self.path.display(), to.display()))?;
+        self.move_to(&to)?;
         Ok(to)
+    }
+
+    /// Moves all that is here to a place where nothing is. Of a link to a folder elsewhere, the link.
+    ///
+    /// # Errors
+    /// A disk that fails.
+    pub fn move_to(&self, to: &Path) -> Result<()> {
+        let move_link = || {
+            // A relative one would lead elsewhere from there.
+            std::os::unix::fs::symlink(fs::canonicalize(&self.path)?, to)?;
+            self.storage.remove(&self.path)
+        };
+        let moved = if self.path.is_symlink() { move_link() } else { self.storage.rename(&self.path, to) };
+        moved.with_context(|| format!("{}: cannot be moved to {}", self.path.display(), to.display()))
     }
 
     /// Copies all that is here into `aside`, a folder of [`new_aside`], whole or not at all. The caller holds the lock.
@@ -113,7 +130,7 @@ impl RunFolder {
     /// There is none, but one that cannot be read and may be it.
     pub fn found_aside(&self, config: &RunConfig) -> Result<Option<RunFolder>> {
         let mut unreadable = None;
-        for aside in all_aside(&self.place(config).0).into_iter().rev() {
+        for aside in all_aside(&self.place(config).0)?.into_iter().rev() {
             let run = RunFolder::new(self.within_aside(&aside, config));
             match run.existing(config) {
                 Ok(Existing::Complete(_)) => return Ok(Some(run)),
@@ -158,8 +175,17 @@ pub fn set_aside_remains(
     config: &RunConfig,
     should_stop: impl Fn() -> bool,
 ) -> Result<Option<(String, PathBuf)>> {
-    if !folder.path.exists() {
-        return Ok(None);
+    // What is aside is brought back by the study; here, it would be trained again.
+    let refuse_aside = || match folder.found_aside(config)? {
+        Some(aside) => {
+            let problem =
+                format!("is complete in {}; plan the study again, which brings it back", aside.path.display());
+            Err(anyhow::Error::new(folder.refuse(problem)))
+        }
+        None => Ok(None),
+    };
+    if !is_there(&folder.path)? {
+        return refuse_aside();
     }
     let _lock = match lock_within(&folder.path, LEFT_OVER, &should_stop) {
         Err(Locked::Held { .. }) if should_stop() => return Ok(None),
@@ -173,8 +199,10 @@ pub fn set_aside_remains(
         Existing::Another(why) => return Err(complete(&why).into()),
         // Its study keeps a copy before it goes on.
         Existing::Shorter(why) if folder.found_aside(&folder.config()?)?.is_none() => return Err(complete(&why).into()),
-        _ => return Ok(None),
+        Existing::Complete(_) => return Ok(None),
+        _ => return refuse_aside(),
     };
+    refuse_aside()?;
     // Nothing is moved for a run that cannot begin.
     planned_text(config)?;
     let aside = new_aside(&folder.place(config).0)?;
@@ -186,7 +214,7 @@ pub fn set_aside_remains(
 /// # Errors
 /// A disk that fails.
 pub fn new_aside(place: &Path) -> Result<PathBuf> {
-    let newest = numbers(place).last().copied().unwrap_or(0);
+    let newest = numbers(place)?.last().copied().unwrap_or(0);
     for folder in (newest + 1..).map(|n| aside(place, n)) {
         match fs::create_dir(&folder) {
             // Another run of the study was faster.
@@ -198,22 +226,28 @@ pub fn new_aside(place: &Path) -> Result<PathBuf> {
 }
 
 /// All folders of what was set aside in a study's folder, or in that of its tuning runs, the oldest first.
-pub fn all_aside(place: &Path) -> Vec<PathBuf> {
-    numbers(place).into_iter().map(|n| aside(place, n)).collect()
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn all_aside(place: &Path) -> Result<Vec<PathBuf>, BadFile> {
+    Ok(numbers(place)?.into_iter().map(|n| aside(place, n)).collect())
 }
 
 fn aside(place: &Path, number: u64) -> PathBuf {
     place.join(format!("replaced-{number}"))
 }
 
-fn numbers(place: &Path) -> Vec<u64> {
+fn numbers(place: &Path) -> Result<Vec<u64>, BadFile> {
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    let number = |name: &str| name.parse::<u32>().ok().filter(|n| n.to_string() == name).map(u64::from);
-    let numbers = entries.filter_map(|entry| number(entry.file_name().to_str()?.strip_prefix("replaced-")?));
+    if !is_there(place)? {
+        return Ok(vec![]);
+    }
+    let entries = fs::read_dir(place).map_err(|error| missing(place, error))?;
+    let number = |name: &str| name.parse::<u64>().ok().filter(|n| n.to_string() == name && *n < u64::MAX);
+    let numbers = entries.flatten().filter_map(|entry| number(entry.file_name().to_str()?.strip_prefix("replaced-")?));
     let mut numbers: Vec<u64> = numbers.collect();
     numbers.sort_unstable();
-    numbers
+    Ok(numbers)
 }
 
 impl Status {

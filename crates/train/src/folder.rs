@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +29,23 @@ pub fn write_whole(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
 
 pub(crate) fn unwritable(path: &Path) -> String {
     format!("{}: cannot be written", path.display())
+}
+
+/// Whether there is something at a path.
+///
+/// # Errors
+/// It cannot be known: what is above it cannot be read, or a link leads nowhere, as to a disk that is not mounted.
+pub fn is_there(path: &Path) -> Result<bool, BadFile> {
+    match fs::metadata(path) {
+        Ok(_) => return Ok(true),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(missing(path, error)),
+        Err(_) => {}
+    }
+    let nearest = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok());
+    match nearest.filter(|path| fs::metadata(path).is_err()) {
+        Some(link) => Err(BadFile::new(link, "is a link that leads nowhere")),
+        None => Ok(false),
+    }
 }
 
 /// Reads a regular file.
@@ -345,7 +362,7 @@ impl RunFolder {
     /// # Errors
     /// A damaged file.
     pub fn status(&self) -> Result<Option<Status>> {
-        if !self.path.join(STATUS).exists() {
+        if !is_there(&self.path.join(STATUS))? {
             return Ok(None);
         }
         self.read_json(Record::Status, STATUS).map(Some)
@@ -353,7 +370,7 @@ impl RunFolder {
 
     /// Whether the run can go on from a checkpoint.
     pub fn is_begun(&self) -> bool {
-        Checkpoints::are_in(self)
+        Checkpoints::are_in(self).unwrap_or(false)
     }
 
     /// All lines of `metrics.jsonl`; a last line that was cut short by a crash is left out.
@@ -375,7 +392,7 @@ impl RunFolder {
     pub fn probes(&self, config: &RunConfig, state: State) -> Result<Vec<ProbeLine>> {
         let RunConfig { probe, train, .. } = config;
         let path = self.probes_path();
-        if !probe.on || state != State::Done && !path.exists() {
+        if !probe.on || state != State::Done && !is_there(&path)? {
             return Ok(vec![]);
         }
         let mut all: Vec<ProbeLine> = lines(&path)?;
@@ -454,7 +471,7 @@ impl BadFile {
     }
 }
 
-fn missing(path: &Path, error: std::io::Error) -> BadFile {
+pub(crate) fn missing(path: &Path, error: std::io::Error) -> BadFile {
     BadFile::new(path, format!("cannot be read: {error}"))
 }
 

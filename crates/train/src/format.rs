@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_run_that_would_be_another_today_is_another() {
         let read = |dropout: &str, n: usize| {
-            let old = OLD.replace("dropout = 0.0", &format!("dropout = {dropout}"));
+            let old = OLD.replace("dropout = 0.1", &format!("dropout = {dropout}"));
             let old = old.replace("accumulate = 1", &format!("accumulate = {n}"));
             RunConfig::from_toml(Path::new("config.toml"), &old).unwrap()
         };

@@ -21,8 +21,8 @@ use crate::format::FORMAT;
 use crate::learner::{LanguageModel, gradients, learner, learner_of, resumed, update};
 use crate::run::run_in;
 use crate::{
-    Backend, BadFile, Display, Ending, OnSpike, ProbeConfig, Provenance, Refused, RunConfig, RunFolder, State,
-    first_difference, set_aside_remains,
+    Backend, BadFile, Display, Ending, Existing, OnSpike, ProbeConfig, Provenance, Refused, RunConfig, RunFolder,
+    State, first_difference, new_aside, set_aside_remains,
 };
 
 /// A disk whose n-th call fails half-way, and all after it if it is full.
@@ -138,6 +138,9 @@ impl Place {
         let provenance =
             Provenance { commit: "test".into(), version: String::new(), command: String::new(), selftest: None };
         let folder = RunFolder::on(self.path(name), storage);
+        if let Existing::Shorter(_) = folder.existing(config)? {
+            folder.copy_aside(&new_aside(self.dir.path())?, &folder.config()?)?;
+        }
         set_aside_remains(&folder, config, || false)?;
         run_in(&folder, config, provenance, Display::Plain, Arc::new(AtomicBool::new(false)))
     }

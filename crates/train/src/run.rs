@@ -21,7 +21,7 @@ use disk::{Locked, lock_within};
 use crate::checkpoint::{Checkpoints, TrainState};
 use crate::events::now;
 use crate::fit::StepLoop;
-use crate::folder::{Resumed, unwritable};
+use crate::folder::{Resumed, is_there, unwritable};
 use crate::learner::{LanguageModel, learner, resumed};
 use crate::metrics::{Gauge, NoLog};
 use crate::plain::PlainRenderer;
@@ -99,15 +99,21 @@ pub(crate) fn run_in(
         Err(Locked::Held { .. }) if should_stop() => return Ok(Ending::Stopped { step: 0 }),
         taken => taken?,
     };
-    match folder.existing(config)? {
+    let existing = folder.existing(config)?;
+    match &existing {
         // Whoever had the lock may have brought the run to its end.
-        Existing::Complete(ending) => return Ok(ending),
+        Existing::Complete(ending) => return Ok(ending.clone()),
         Existing::Nothing | Existing::HalfFinished | Existing::Shorter(_) => {}
         Existing::Another(what) | Existing::Remains(what) => {
             return Err(folder.refuse(format!("holds something else ({what}); move it away")).into());
         }
     }
     let checkpoints = Checkpoints::open(folder, config)?;
+    if let Existing::Shorter(_) = existing {
+        // It stays complete unless it can go on.
+        planned_text(config)?;
+        checkpoints.newest(|_| Ok(()))?;
+    }
     let step = folder.status().ok().flatten().map_or(0, |status| status.step);
     // In this order: no run that is to be given more steps may look done.
     folder.set_status(State::Running, step, None)?;
@@ -178,7 +184,7 @@ fn train(
             let again =
                 Resumed { step: state.step, commit: fresh.commit.clone(), cpu: fresh.cpu.clone(), at: fresh.started };
             // One that is gone does not keep a run from its end; one that cannot be read is not written over.
-            let mut meta = if folder.meta_path().exists() { folder.meta()? } else { fresh };
+            let mut meta = if is_there(&folder.meta_path())? { folder.meta()? } else { fresh };
             meta.resumed.push(again);
             folder.set_meta(&meta)?;
             tracing::info!(step = state.step, "goes on");
