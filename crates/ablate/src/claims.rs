@@ -61,7 +61,7 @@ pub fn run(args: &Claims) -> Result<u8> {
         print(&format!("  {}\n{figures}\n", claim.statement))?;
         let Claim { statement, source, paper, .. } = claim;
         all.push(Answered { name, statement, source, paper, finding, seconds: start.elapsed().as_secs_f64() });
-        write_whole(&answers, &markdown(&all, budget))?;
+        write_whole(&answers, markdown(&all, budget))?;
         let json = serde_json::to_string_pretty(&stamped(&Answers { budget, claims: &all }))?;
         write_whole(&answers.with_extension("json"), &(json + "\n"))?;
     }

@@ -145,8 +145,8 @@ impl RunResult {
     pub(crate) fn read(folder: &RunFolder) -> Result<Option<Self>> {
         let Some(status) = folder.status()? else { return Ok(None) };
         // A run that was cut short at its very start has left nothing to report.
-        let has_ended = matches!(status.state, State::Done | State::Diverged);
-        if !has_ended && !(is_there(&folder.path.join("meta.json"))? && is_there(&folder.metrics_path())?) {
+        let has_begun = is_there(&folder.path.join("meta.json"))? && is_there(&folder.metrics_path())?;
+        if !has_begun && !matches!(status.state, State::Done | State::Diverged) {
             return Ok(None);
         }
         // Before the hashes are checked: a file of a newer format is no damaged one.
