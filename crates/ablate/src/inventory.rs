@@ -13,8 +13,9 @@ use crate::warn;
 
 /// The runs of a study, or those that choose its learning rates.
 pub struct Inventory {
-    /// Their folder.
-    folder: PathBuf,
+    study_folder: PathBuf,
+    /// Where the runs are below it.
+    pub place: PathBuf,
     pub entries: Vec<Entry>,
 }
 
@@ -28,8 +29,8 @@ pub struct Entry {
     aside: Option<RunFolder>,
 }
 
-/// What happens to the folder of a run before it is trained.
-struct Step<'a> {
+/// What makes room for a run before it is trained or moved back.
+struct Move<'a> {
     entry: &'a mut Entry,
     why: String,
     /// The run goes on from what is there, of which a copy is kept.
@@ -37,14 +38,18 @@ struct Step<'a> {
 }
 
 impl Entry {
-    fn of(study_folder: &Path, config: RunConfig) -> Result<Self> {
-        let folder = RunFolder::within(study_folder, &config.variant, config.seed);
+    fn of(folder: RunFolder, config: RunConfig) -> Result<Self> {
         let look = || -> Result<(Existing, Option<RunFolder>)> {
             match folder.existing(&config)? {
                 complete @ Existing::Complete(_) => Ok((complete, None)),
                 // Its process may be about to write what it needs to go on.
-                Existing::Remains(_) if is_locked(&folder.path) => Ok((Existing::HalfFinished, None)),
-                other => Ok((other, folder.found_aside(&config)?)),
+                Existing::Unusable(_) if is_locked(&folder.path) => Ok((Existing::HalfFinished, None)),
+                Existing::Shorter(why) => match folder.find_aside(&config)? {
+                    // A study that was stopped has kept a copy already.
+                    None if folder.find_aside(&folder.config()?)?.is_some() => Ok((Existing::HalfFinished, None)),
+                    aside => Ok((Existing::Shorter(why), aside)),
+                },
+                other => Ok((other, folder.find_aside(&config)?)),
             }
         };
         let (existing, aside) = match look() {
@@ -58,56 +63,56 @@ impl Entry {
         matches!(self.existing, Ok(Existing::Complete(_)))
     }
 
-    /// Whether the run is to be trained.
-    pub fn is_missing(&self) -> bool {
+    pub fn needs_training(&self) -> bool {
         self.existing.is_ok() && !self.is_complete() && self.aside.is_none()
     }
 
-    /// What has to be kept elsewhere before the run is trained, or brought back.
-    fn step(&mut self) -> Result<Option<Step<'_>>> {
+    fn to_move(&mut self) -> Result<Option<Move<'_>>> {
         let (why, is_copy) = match &self.existing {
-            Ok(Existing::Another(why) | Existing::Remains(why)) => (why.clone(), false),
-            Ok(Existing::Shorter(why)) if self.aside.is_some() => (why.clone(), false),
-            // It may have been kept before, by a study that was stopped.
-            Ok(Existing::Shorter(_)) if self.folder.found_aside(&self.folder.config()?)?.is_some() => return Ok(None),
-            Ok(Existing::Shorter(why)) => (why.clone(), true),
+            Ok(Existing::Another(why) | Existing::Unusable(why)) => (why.clone(), false),
+            Ok(Existing::Shorter(why)) => (why.clone(), self.aside.is_none()),
             Ok(Existing::Nothing | Existing::HalfFinished) if self.aside.is_some() && is_there(&self.folder.path)? => {
-                ("not complete, as it is where it had been set aside".into(), false)
+                ("a complete run of this configuration was set aside earlier".into(), false)
             }
             _ => return Ok(None),
         };
-        Ok(Some(Step { entry: self, why, is_copy }))
+        Ok(Some(Move { entry: self, why, is_copy }))
     }
 }
 
 impl Inventory {
-    /// Looks into the folders of runs below `folder`; moves nothing.
+    /// Looks into the folders of runs in `place` below a study's folder; moves nothing.
     ///
     /// # Errors
     /// A half-finished run of another config.
-    pub fn of(folder: PathBuf, configs: Vec<RunConfig>) -> Result<Self> {
-        let entries = configs.into_iter().map(|config| Entry::of(&folder, config)).collect::<Result<_>>()?;
-        Ok(Inventory { folder, entries })
+    pub fn of(study_folder: &Path, place: &Path, configs: Vec<RunConfig>) -> Result<Self> {
+        let folder = study_folder.join(place);
+        let entry = |config: RunConfig| Entry::of(RunFolder::within(&folder, &config.variant, config.seed), config);
+        let entries = configs.into_iter().map(entry).collect::<Result<_>>()?;
+        Ok(Inventory { study_folder: study_folder.into(), place: place.into(), entries })
     }
 
-    /// Sets aside what is in the place of runs, with a copy of the study's report, and brings back what was set aside earlier.
+    /// Sets aside what is in the place of runs, with a copy of the study's report, and moves back what was set aside earlier.
     ///
     /// # Errors
     /// A folder that is in use, or a disk that fails.
-    pub fn arrange(&mut self, study_folder: &Path) -> Result<()> {
-        let mut steps = vec![];
+    pub fn arrange(&mut self) -> Result<()> {
+        let folder = self.study_folder.join(&self.place);
+        let mut moves = vec![];
         for entry in &mut self.entries {
-            steps.extend(entry.step()?);
+            moves.extend(entry.to_move()?);
         }
         // Before anything is moved.
-        steps.iter().try_for_each(|step| lock(&step.entry.folder.path).map(drop))?;
-        let set_aside = if steps.is_empty() { Ok(()) } else { set_aside(&self.folder, study_folder, steps) };
-        set_aside.and_then(|()| self.bring_back())
+        moves.iter().try_for_each(|own| lock(&own.entry.folder.path).map(drop))?;
+        if !moves.is_empty() {
+            set_aside(&folder, &self.study_folder, moves)?;
+        }
+        self.move_back()
     }
 
-    fn bring_back(&mut self) -> Result<()> {
+    fn move_back(&mut self) -> Result<()> {
         let mut n = 0;
-        let mut bring = || {
+        let mut move_all = || {
             for Entry { config, folder, existing, aside } in &mut self.entries {
                 let Some(from) = aside.take() else { continue };
                 let parent = folder.path.parent().unwrap_or(Path::new(""));
@@ -118,12 +123,15 @@ impl Inventory {
             }
             Ok(())
         };
-        let brought = bring();
+        let moved = move_all();
         if n > 0 {
-            let (runs, are) = (runs(n), if n == 1 { "is" } else { "are" });
-            warn(&format!("{runs} of this study had been set aside and {are} used again"));
+            warn(&format!(
+                "{} of this study moved back from where {} set aside",
+                runs(n),
+                if n == 1 { "it was" } else { "they were" }
+            ));
         }
-        brought
+        moved
     }
 }
 
@@ -131,36 +139,36 @@ fn runs(n: usize) -> String {
     if n == 1 { "1 run".to_string() } else { format!("{n} runs") }
 }
 
-/// Carries out the steps for runs below `folder`, and says what was done, also if it cannot be finished.
-fn set_aside(folder: &Path, study_folder: &Path, steps: Vec<Step>) -> Result<()> {
-    let (aside, has_report) = folder_for(folder, study_folder, &steps)?;
-    let (mut reasons, mut n_copied, mut n_moved) = (BTreeSet::new(), 0, 0);
+/// Moves runs below `folder` aside, or copies them, and says what was done, also if it cannot be finished.
+fn set_aside(folder: &Path, study_folder: &Path, moves: Vec<Move>) -> Result<()> {
+    let (aside, has_report) = folder_for(folder, study_folder, &moves)?;
+    let (mut moved, mut copied) = ((0, BTreeSet::new()), (0, BTreeSet::new()));
     let carry_out = || {
-        for Step { entry: Entry { config, folder, existing, .. }, why, is_copy } in steps {
+        for Move { entry: Entry { config, folder, existing, .. }, why, is_copy } in moves {
             let _lock = lock(&folder.path)?;
             if folder.existing(config).ok().as_ref() != existing.as_ref().ok() {
-                return Err(folder.refuse("another process has changed it; give the same command again").into());
+                return Err(folder.refuse("another process has changed it; run the command again").into());
             }
             if is_copy {
                 folder.copy_aside(&aside, config)?;
-                n_copied += 1;
             } else {
                 folder.set_aside(&aside, config)?;
                 *existing = Ok(Existing::Nothing);
-                n_moved += 1;
             }
+            let (n, reasons) = if is_copy { &mut copied } else { &mut moved };
+            *n += 1;
             reasons.insert(why);
         }
         Ok(())
     };
     let done = carry_out();
-    let reasons: Vec<String> = reasons.into_iter().collect();
-    let more = if reasons.len() > 3 { "; ..." } else { "" };
-    let why = reasons[..reasons.len().min(3)].join("; ") + more;
     let with = if has_report { ", with the report so far" } else { "" };
-    for (n, what) in [(n_moved, "set aside"), (n_copied, "to go on, and kept as they were")] {
+    for ((n, reasons), what) in [(moved, "set aside in"), (copied, "to be continued, after a copy to")] {
+        let n_reasons = reasons.len();
+        let mut reasons: Vec<String> = reasons.into_iter().take(3).collect();
+        reasons.extend((n_reasons > 3).then(|| "...".into()));
         if n > 0 {
-            warn(&format!("{} {what} in {}{with}: {why}", runs(n), aside.display()));
+            warn(&format!("{} {what} {}{with}: {}", runs(n), aside.display(), reasons.join("; ")));
         }
     }
     done
@@ -168,12 +176,13 @@ fn set_aside(folder: &Path, study_folder: &Path, steps: Vec<Step>) -> Result<()>
 
 /// A folder for what is set aside, and whether the study's report is in it: of earlier ones, that which has this report and no longer
 /// these runs.
-fn folder_for(folder: &Path, study_folder: &Path, steps: &[Step]) -> Result<(PathBuf, bool)> {
+fn folder_for(folder: &Path, study_folder: &Path, moves: &[Move]) -> Result<(PathBuf, bool)> {
     let results = |folder: &Path| fs::read(folder.join("results.json")).ok();
     let own = results(study_folder);
     let is_free =
-        |aside: &PathBuf| steps.iter().all(|step| fs::symlink_metadata(aside.join(step.entry.config.label())).is_err());
-    if let Some(earlier) = all_aside(folder)?.into_iter().find(|aside| results(aside) == own && is_free(aside)) {
+        |aside: &PathBuf| moves.iter().all(|own| fs::symlink_metadata(aside.join(own.entry.config.label())).is_err());
+    let mut earlier = all_aside(folder)?.into_iter().map(|(_, aside)| aside);
+    if let Some(earlier) = earlier.find(|aside| results(aside) == own && is_free(aside)) {
         return Ok((earlier, own.is_some()));
     }
     let aside = new_aside(folder)?;
@@ -204,11 +213,8 @@ fn keep_report(study_folder: &Path, aside: &Path) -> Result<bool> {
 /// Why a run cannot be used, and what can be done.
 ///
 /// # Errors
-/// It is not for want of a file.
+/// Any error but a [`BadFile`].
 fn unreadable(error: anyhow::Error) -> Result<String> {
     let file = error.downcast::<BadFile>()?;
-    Ok(match file.is_of_another_format() {
-        true => file.to_string(),
-        false => file.and("restore the file, or move the run's folder away to train it again").to_string(),
-    })
+    Ok(file.and("restore the file, or move the run's folder away to train it again").to_string())
 }

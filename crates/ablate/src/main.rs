@@ -78,7 +78,7 @@ fn dispatch(command: Command) -> Result<u8> {
             print(&format!("{}\n", report.comparison.plain()))?;
             report.write(&folder)?;
             print(&format!("Report: {}\n", folder.join("report.html").display()))?;
-            Ok(say_unreadable(&report.comparison.unreadable))
+            Ok(say_unreadable(&report.comparison.left_out))
         }
         Command::Plan(args) => {
             let mut tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
@@ -266,7 +266,7 @@ fn train_run(
     stop: Arc<AtomicBool>,
 ) -> Result<u8> {
     // Before its log is opened, which would move with it.
-    set_aside_remains(&RunFolder::new(folder), config, || stop.load(Ordering::Relaxed))?;
+    set_aside_unusable(&RunFolder::new(folder), config, || stop.load(Ordering::Relaxed))?;
     std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     let log = processes::open_log(folder)?;
     tracing_subscriber::fmt().with_writer(Arc::new(log)).with_ansi(false).init();
@@ -286,9 +286,9 @@ fn train_run(
     })
 }
 
-/// Sets aside what an interrupted run left without a checkpoint, and says so.
-fn set_aside_remains(folder: &RunFolder, config: &RunConfig, should_stop: impl Fn() -> bool) -> Result<()> {
-    if let Some((why, to)) = train::set_aside_remains(folder, config, should_stop)? {
+/// Sets aside what an interrupted run left if it cannot be resumed, and says so.
+fn set_aside_unusable(folder: &RunFolder, config: &RunConfig, should_stop: impl Fn() -> bool) -> Result<()> {
+    if let Some((why, to)) = train::set_aside_unusable(folder, config, should_stop)? {
         warn(&format!("1 run set aside in {}: {why}", to.display()));
     }
     Ok(())

@@ -19,7 +19,7 @@ use crate::inventory::{Entry, Inventory};
 use crate::resources::{check_space, cores, most_at_once};
 use crate::screen::{Screen, Wish};
 use crate::stop::Requests;
-use crate::{can_draw, cli, devices, print, set_aside_remains, stop, warn};
+use crate::{can_draw, cli, devices, print, set_aside_unusable, stop, warn};
 
 /// How a study came to its end.
 pub enum Outcome {
@@ -111,7 +111,7 @@ pub fn run_study(plan: &mut Plan, how: &cli::How) -> Result<Outcome> {
     let comparison = report(&jobs, &folder)?;
     Ok(match incomplete(&jobs) {
         Some(outcome) => outcome,
-        None if !comparison.unreadable.is_empty() => Outcome::SomeFailed,
+        None if !comparison.left_out.is_empty() => Outcome::SomeFailed,
         // Asked for while the report was written.
         None if stop.stop() => Outcome::Stopped,
         None if comparison.all_diverged() => Outcome::AllDiverged,
@@ -142,13 +142,12 @@ fn carry_out(
     plain: bool,
     stop: &Requests,
 ) -> Result<Vec<Job>> {
-    let folder = study_folder.join(place);
     let (n_variants, n_runs) = (plan.study.variants.len(), configs.len());
     // All that could be refused is, before anything is moved or written.
-    let mut inventory = Inventory::of(folder, configs)?;
-    let missing: Vec<&Entry> = inventory.entries.iter().filter(|entry| entry.is_missing()).collect();
+    let mut inventory = Inventory::of(study_folder, place, configs)?;
+    let missing: Vec<&Entry> = inventory.entries.iter().filter(|entry| entry.needs_training()).collect();
     check_space(&missing, at_once.min(missing.len()), study_folder)?;
-    inventory.arrange(study_folder)?;
+    inventory.arrange()?;
     plan.study.write(study_folder)?;
     let mut jobs: Vec<Job> = inventory.entries.into_iter().map(Job::of).collect();
     let waiting: VecDeque<usize> = (0..jobs.len()).filter(|&i| matches!(jobs[i].progress, Progress::Waiting)).collect();
@@ -352,7 +351,7 @@ fn spawn(job: &Job, threads: usize, view: &View) -> Result<Worker> {
     let path = &job.folder.path;
     if job.is_retried {
         // Before its log is opened, which would move with it.
-        set_aside_remains(&job.folder, &job.config, || false)?;
+        set_aside_unusable(&job.folder, &job.config, || false)?;
     }
     fs::create_dir_all(path).with_context(|| format!("{}: cannot be created", path.display()))?;
     let log = open_log(path)?;

@@ -55,7 +55,7 @@ pub fn run(args: &Rerun) -> Result<u8> {
         false => format!(" (made at commit {}, again at {commit})", meta.commit),
     };
     for what in redefined {
-        made += &format!(" (with an earlier version's {what})");
+        made += &format!(" (an earlier version computed {what} differently)");
     }
     match first_difference(&first, &RunFolder::new(&out))? {
         None => print(&format!("{}: the same bits in every loss and every weight{made}\n", args.run.display())),

@@ -74,12 +74,9 @@ pub fn check_space(missing: &[&Entry], at_once: usize, folder: &Path) -> Result<
         let needs = entry.config.disk_needs();
         kept += needs.kept;
         meanwhile = meanwhile.max(needs.meanwhile);
-        let size = size_of(&entry.folder.path) as f64;
-        match entry.existing {
-            Ok(Existing::HalfFinished) => there += size,
-            // Of this a copy is kept.
-            Ok(Existing::Shorter(_)) => kept += size,
-            _ => {}
+        // What is copied of a shorter run takes as much as the run goes on with.
+        if let Ok(Existing::HalfFinished) = entry.existing {
+            there += size_of(&entry.folder.path) as f64;
         }
     }
     let needed = kept + meanwhile * at_once as f64;

@@ -10,7 +10,7 @@ use study::{Plan, Study, TUNING};
 use train::format::{Record, from_json, stamped};
 use train::{BadFile, ConfigError, Display, Ending, Existing, RunConfig, RunFolder, is_there, read_text, write_whole};
 
-use crate::inventory::Inventory;
+use crate::inventory::{Entry, Inventory};
 use crate::{processes, stop, train_run, warn};
 
 /// One run of a plan: a line of `plan.jsonl`.
@@ -33,7 +33,8 @@ impl Task {
             let problem = format!("run {} is damaged: its folder is not {}", self.index, label.display());
             return Err(BadFile::new(file, problem));
         }
-        Ok(config)
+        // Now it is done as this version does it.
+        Ok(RunConfig { redefined: vec![], ..config })
     }
 }
 
@@ -58,39 +59,31 @@ impl Tasks {
         let folder = out.join(&plan.study.name);
         Study::check_earlier(&folder)?;
         // It would be written over.
-        planned(&folder).map_err(|error| match error.downcast::<BadFile>() {
-            Ok(file) if !file.is_of_another_format() => {
-                file.and("restore the file, or remove it: it is written again").into()
-            }
-            Ok(file) => file.into(),
-            Err(error) => error,
-        })?;
-        let mut tasks = Tasks::within(plan, folder, Path::new(TUNING), plan.tuning_runs())?;
-        if tasks.missing.is_empty() {
-            plan.choose_rates(&tasks.folder)?;
-            tasks = Tasks::within(plan, tasks.folder, Path::new(""), plan.runs())?;
+        planned(&folder).map_err(|error| error.and("restore the file, or remove it: it is written again"))?;
+        let tuning = Inventory::of(&folder, Path::new(TUNING), plan.tuning_runs())?;
+        // Rates are chosen from runs in place, not from runs that are set aside.
+        let tasks = Tasks::new(plan, &folder, tuning, |entry| !entry.is_complete());
+        if !tasks.missing.is_empty() {
+            return Ok(Tasks { are_tuning: true, ..tasks });
         }
-        Ok(tasks)
+        plan.choose_rates(&folder)?;
+        let own = Inventory::of(&folder, Path::new(""), plan.runs())?;
+        Ok(Tasks::new(plan, &folder, own, |entry| entry.needs_training() || entry.existing.is_err()))
     }
 
-    /// The tasks of runs in `place` below a study's folder.
-    fn within(plan: &Plan, folder: PathBuf, place: &Path, configs: Vec<RunConfig>) -> Result<Self> {
-        let inventory = Inventory::of(folder.join(place), configs)?;
-        let are_tuning = place == Path::new(TUNING);
+    fn new(plan: &Plan, folder: &Path, inventory: Inventory, is_missing: impl Fn(&Entry) -> bool) -> Self {
         let (mut all, mut missing) = (vec![], vec![]);
         for (index, entry) in inventory.entries.iter().enumerate() {
-            all.push(Task { index, run: place.join(entry.config.label()), config: entry.config.to_toml() });
+            all.push(Task { index, run: inventory.place.join(entry.config.label()), config: entry.config.to_toml() });
             // Its task will say so again, and fail.
             if let Err(why) = &entry.existing {
                 warn(why);
             }
-            // Rates are chosen from what is in its place, not from what is still set aside.
-            let is_elsewhere = are_tuning && !entry.is_complete();
-            if entry.is_missing() || is_elsewhere || entry.existing.is_err() {
+            if is_missing(entry) {
                 missing.push(index);
             }
         }
-        Ok(Tasks { study: plan.study.clone(), folder, all, missing, inventory, are_tuning })
+        Tasks { study: plan.study.clone(), folder: folder.into(), all, missing, inventory, are_tuning: false }
     }
 
     pub fn file(&self) -> PathBuf {
@@ -104,7 +97,7 @@ impl Tasks {
     pub fn write(&mut self) -> Result<()> {
         fs::create_dir_all(&self.folder).with_context(|| format!("{}: cannot be created", self.folder.display()))?;
         let _lock = lock(&self.folder)?;
-        self.inventory.arrange(&self.folder)?;
+        self.inventory.arrange()?;
         self.study.write(&self.folder)?;
         let line = |task: &Task| Ok(serde_json::to_string(&stamped(task))? + "\n");
         let lines: Result<String> = self.all.iter().map(line).collect();
@@ -118,20 +111,19 @@ const FILE: &str = "plan.jsonl";
 ///
 /// # Errors
 /// A damaged plan.
-pub fn planned(folder: &Path) -> Result<Vec<Task>> {
+pub fn planned(folder: &Path) -> Result<Vec<Task>, BadFile> {
     let file = folder.join(FILE);
     if is_there(&file)? { read(&file) } else { Ok(vec![]) }
 }
 
-fn read(file: &Path) -> Result<Vec<Task>> {
+fn read(file: &Path) -> Result<Vec<Task>, BadFile> {
     let task = |(index, line): (usize, &str)| {
-        let task: Task = from_json(Record::Task, file, line).map_err(|error| error.at_line(index + 1))?;
+        let task: Task = from_json(Record::Task, file, line).map_err(|error: BadFile| error.at_line(index + 1))?;
         let problem = format!("line {} is not run {index} of a plan: it has another number", index + 1);
         if task.index == index { Ok(task) } else { Err(BadFile::new(file, problem)) }
     };
     let text = read_text(file)?;
-    let tasks: Result<_, BadFile> = text.lines().enumerate().map(task).collect();
-    Ok(tasks?)
+    text.lines().enumerate().map(task).collect()
 }
 
 /// Variables in which schedulers say which run of an array this is.

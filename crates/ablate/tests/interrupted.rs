@@ -332,7 +332,7 @@ fn a_half_finished_run_is_not_continued_as_another() {
     };
     check(
         "train.lr=0.1",
-        "train.lr = 0.003, now 0.1); finish it as it was (meta.json has its command), choose another --out, or move it away",
+        "train.lr = 0.003, now 0.1); finish it with its original command (in meta.json), choose another --out, or move it away",
     );
     check("data.tokenizer=byte", "data.tokenizer = \"char\", now \"byte\"; another tokenizer; vocab_size = ");
     place.fails(

@@ -291,14 +291,14 @@ fn runs_that_a_study_leaves_are_set_aside_and_found_again() {
     assert_eq!(
         errors,
         "4 runs set aside in runs/small/replaced-2, with the report so far: train.lr = 0.01, now 0.003\n\
-         4 runs of this study had been set aside and are used again\n"
+         4 runs of this study moved back from where they were set aside\n"
     );
     for (path, bytes) in first.iter().filter(|(path, _)| path.to_string_lossy().contains("/seed-")) {
         assert_eq!(&fs::read(path).unwrap(), bytes, "{}", path.display());
     }
     // And on: as a list of tasks. What was set aside before goes where it was.
     let output = place.ablate(&["plan", "small", "--set", "train.lr=1e-2"]).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("4 runs of this study had been set aside"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("4 runs of this study moved back"));
     assert_eq!(files(&place.path("runs/small/baseline")), second);
     assert!(aside.join("baseline/seed-0").exists() && !place.path("runs/small/replaced-3").exists());
 }
@@ -382,7 +382,7 @@ fn a_sweep_that_changes_keeps_the_earlier_report() {
     assert_eq!(report("runs/small/tuning/replaced-1"), first);
     // A task of the plan, and a look at what there is.
     place.ok(&["run", "--plan", "runs/small/plan.jsonl", "--index", "0"]);
-    let part = "seed-10000: is not of this study (train.steps = 16, now 12); run the study again";
+    let part = "seed-10000: does not match the study's configuration (train.steps = 16, now 12); run the study again";
     place.fails(&["report", "small"], 5, part);
     let now: Value = serde_json::from_slice(&report("runs/small")).unwrap();
     assert_eq!(now["rows"], serde_json::from_slice::<Value>(&first).unwrap()["rows"]);
@@ -411,7 +411,7 @@ fn a_run_that_is_given_more_steps_is_kept_as_it_was() {
     let output = place.ablate(&longer).output().unwrap();
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "2 runs to go on, and kept as they were in runs/small/replaced-1, with the report so far: train.steps = 12, now 18\n"
+        "2 runs to be continued, after a copy to runs/small/replaced-1, with the report so far: train.steps = 12, now 18\n"
     );
     assert!(fs::read_to_string(place.path(RUN).join("meta.json")).unwrap().contains("\"resumed\""));
     let kept = place.path("runs/small/replaced-1");
@@ -442,7 +442,7 @@ fn an_outdated_plan_is_refused_and_runs_of_two_configurations_are_not_mixed() {
     place.fails(
         &task,
         4,
-        "holds a complete run of another configuration (train.lr = 0.01, now 0.003); plan the study again",
+        "holds a complete run of another configuration (train.lr = 0.01, now 0.003): this plan is outdated; plan the study again",
     );
     assert_eq!(files(&place.path("runs/small")), before);
     fs::remove_dir_all(place.path(RUN)).unwrap();
@@ -452,7 +452,7 @@ fn an_outdated_plan_is_refused_and_runs_of_two_configurations_are_not_mixed() {
     place.fails(
         &["report", "small"],
         5,
-        "runs/small/baseline/seed-0: is not of this study (train.lr = 0.003, now 0.01); run the study again",
+        "runs/small/baseline/seed-0: does not match the study's configuration (train.lr = 0.003, now 0.01); run the study again",
     );
     let damaged = fs::read_to_string(&plan).unwrap().replacen("{\"format\"", "{format", 2);
     fs::write(&plan, damaged.replacen("{format", "{\"format\"", 1)).unwrap();
@@ -478,7 +478,10 @@ fn a_run_of_another_configuration_is_in_no_figure() {
         let part = if change.contains("lr") { "train.lr = 0.003, now 0.01" } else { "train.batch_size = 2, now 3" };
         let report = place.ablate(&["report", "small"]).output().unwrap();
         let errors = String::from_utf8(report.stderr).unwrap();
-        assert!(errors.contains(&format!("seed-0: is not of this study ({part}); run the study again")), "{errors}");
+        assert!(
+            errors.contains(&format!("seed-0: does not match the study's configuration ({part}); run the study again")),
+            "{errors}"
+        );
         assert_eq!(report.status.code(), Some(5), "{change}");
         tokenizers.iter().for_each(|path| fs::write(path, "").unwrap());
     }
@@ -498,7 +501,7 @@ fn what_a_link_to_nowhere_hides_is_not_trained_again() {
         std::os::unix::fs::symlink(place.path("not-mounted"), &path).unwrap();
         let output = place.ablate(args).output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(said.contains(&format!("{hidden}: is a link that leads nowhere")), "{hidden}: {said}");
+        assert!(said.contains(&format!("{hidden}: is a broken symbolic link")), "{hidden}: {said}");
         assert_eq!(output.status.code(), Some(code), "{hidden}: {said}");
         fs::remove_file(&path).unwrap();
         fs::rename(place.path("away"), &path).unwrap();
@@ -576,7 +579,8 @@ fn masks_of_an_older_version_are_others() {
     let output = place.ablate(&study).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("set aside in ") && said.contains("an earlier version's dropout masks of micro-batches"),
+        said.contains("set aside in ")
+            && said.contains("an earlier version computed dropout with gradient accumulation differently"),
         "{said}"
     );
     assert!(place.path("runs/small/replaced-1/baseline/seed-0").exists());
@@ -638,15 +642,15 @@ fn what_is_not_continued_is_kept() {
         "no status",
         &without("status.json"),
         &[],
-        "1 run set aside in runs/small/replaced-1, with the report so far: status.json is gone",
+        "1 run set aside in runs/small/replaced-1, with the report so far: status.json is missing",
     );
     let running = || edit(&run.join("status.json"), "\"done\"", "\"running\"");
-    check("a status that says running", &running, &[], "no checkpoint to go on from");
+    check("a status that says running", &running, &[], "no checkpoint to resume from");
     let half = || {
         running();
         fs::remove_dir_all(run.join("checkpoints")).unwrap();
     };
-    check("no checkpoints", &half, &[], "no checkpoint to go on from");
+    check("no checkpoints", &half, &[], "no checkpoint to resume from");
     // A file of the run that is gone is not made up: it can be restored.
     fs::remove_file(run.join("config.toml")).unwrap();
     let before = files(&run);

@@ -179,13 +179,13 @@ fn own_files(train: &[u8], valid: &[u8]) -> &'static str {
         _ => false,
     };
     if train == valid {
-        "its own files for training and for validation, which hold the same text: a low validation loss may only show memorization"
+        "its own files for training and for validation, which hold the same text: a low validation loss may reflect memorization"
     } else if is_part(valid, train) {
         "its own files for training and for validation; all of the validation text is in the training text: a low validation loss may \
-         only show memorization"
+         reflect memorization"
     } else if is_part(train, valid) {
         "its own files for training and for validation; all of the training text is in the validation text: a low validation loss may \
-         in part show memorization"
+         partly reflect memorization"
     } else {
         "its own files for training and for validation"
     }

@@ -260,13 +260,13 @@ fn read(path: &Path) -> Result<Tokens, DataError> {
         None => {
             if let Some(seen) = seems(&bytes) {
                 let problem = format!(
-                    "it looks like {seen}, and without llm.c's header tokens have 16 bits; write them as \
-                     uint16 (in numpy: tokens.astype(\"uint16\").tofile(path)), or with that header"
+                    "it looks like {seen}, but a file without llm.c's header must hold uint16 tokens; write it with \
+                     tokens.astype(\"uint16\").tofile(path), or add the header"
                 );
                 return Err(damaged(path, &problem));
             }
             if bytes.len() % 2 == 1 {
-                return Err(damaged(path, "an odd number of bytes are no two-byte tokens"));
+                return Err(damaged(path, "it has an odd number of bytes, but uint16 tokens take two each"));
             }
             Tokens { bytes, width: Width::U16 }
         }
@@ -429,7 +429,7 @@ mod tests {
         let refused = |bytes: &[u8], seen: &str| {
             write_bare(dir.path(), bytes);
             let error = load(dir.path(), "ids").err().unwrap_or_else(|| panic!("{seen}")).to_string();
-            assert!(error.contains(&format!("it looks like {seen}, and")), "{seen}: {error}");
+            assert!(error.contains(&format!("it looks like {seen}, but")), "{seen}: {error}");
         };
         // Of a text, a token each; and of few ids, the upper byte first.
         refused(format!("{TEXT}x").repeat(60).as_bytes(), "8-bit integers or text");
@@ -503,7 +503,7 @@ mod tests {
             (good[..1000].to_vec(), "its header says 3510 tokens, and it is 1000 bytes long"),
             (changed(4, 9), "its header does not say version 1"),
             (changed(HEADER + 1, 1), "it holds token 329, and the tokenizer byte has 256"),
-            (vec![1, 2, 3], "an odd number of bytes are no two-byte tokens"),
+            (vec![1, 2, 3], "it has an odd number of bytes, but uint16 tokens take two each"),
             (vec![], "it holds no token"),
         ];
         for (bytes, problem) in cases {

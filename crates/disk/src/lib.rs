@@ -91,22 +91,23 @@ pub fn new_folder<T, E>(
     made
 }
 
-/// Copies the files of a folder and below into another, which is there; locks are left out.
+/// Copies a folder and what is below it, without locks, and returns when it is on the disk. Nothing may have its new name.
 ///
 /// # Errors
 /// A file that cannot be read or written, or a link to a folder, which may have no end.
-pub fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+pub fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let to = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
-            fs::create_dir(&to)?;
-            copy_files(&entry.path(), &to)?;
+            copy_folder(&entry.path(), &to)?;
         } else if entry.file_name() != lock::NAME {
-            fs::copy(entry.path(), to)?;
+            fs::copy(entry.path(), &to)?;
+            Disk.sync(&to)?;
         }
     }
-    Ok(())
+    Disk.sync(to)
 }
 
 /// Reads a text that a person has written: UTF-8, of 1 MiB at most.

@@ -40,13 +40,13 @@ pub struct Comparison {
     effects: Vec<Effect>,
     /// Why the figures leave out runs that are there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unreadable: Vec<String>,
+    pub left_out: Vec<String>,
 }
 
 impl Comparison {
     /// Compares every variant with the first.
     pub(crate) fn of(results: &StudyResults) -> Self {
-        let StudyResults { study, runs, curves, unreadable } = results;
+        let StudyResults { study, runs, curves, left_out } = results;
         let rows = study.variants.iter().zip(runs).enumerate().map(|(i, (variant, own))| {
             let reference = (i > 0).then_some(runs[0].as_slice());
             Row::of(&variant.name, own, reference, study.seeds)
@@ -65,7 +65,7 @@ impl Comparison {
             account: runs.iter().flatten().find_map(|run| run.meta.account.clone()),
             same_program: programs.len() < 2,
             devices: runs.iter().flatten().filter_map(|run| run.meta.selftest.clone()).collect(),
-            unreadable: unreadable.clone(),
+            left_out: left_out.clone(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Comparison {
     /// Reservations that belong beside the figures.
     pub(crate) fn notes(&self) -> Vec<String> {
         let left_out = |problem| format!("Left out of all figures: {problem}.");
-        let mut notes: Vec<String> = self.unreadable.iter().map(left_out).collect();
+        let mut notes: Vec<String> = self.left_out.iter().map(left_out).collect();
         if self.study.matching == Matching::Width {
             notes.push("Budgets are unmatched (match = \"width\"): compare the parameters too.".to_string());
         }
@@ -480,7 +480,7 @@ mod tests {
             sweep: None,
             variants: variants.iter().map(variant).collect(),
         };
-        StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![], unreadable: vec![] }
+        StudyResults { study, runs: variants.iter().map(runs).collect(), curves: vec![], left_out: vec![] }
     }
 
     #[test]

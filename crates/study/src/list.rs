@@ -114,7 +114,11 @@ fn find(folder: &Path, levels: usize, into: &mut Vec<PathBuf>, unreadable: &mut 
         let Ok(entries) = fs::read_dir(folder) else {
             return unreadable.push(format!("{}: cannot be read", folder.display()));
         };
-        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        // What is being copied has a name that no run has.
+        let is_folder = |entry: &fs::DirEntry| {
+            entry.file_type().is_ok_and(|kind| kind.is_dir()) && !entry.file_name().as_encoded_bytes().starts_with(b".")
+        };
+        for entry in entries.flatten().filter(is_folder) {
             find(&entry.path(), levels - 1, into, unreadable);
         }
     }

@@ -102,9 +102,9 @@ pub struct Variant {
     /// The learning rate that a sweep has chosen, once it has.
     #[serde(default)]
     pub lr: Option<f64>,
-    /// The config of its run with seed 0, as TOML.
-    #[serde(default)]
-    pub config: Option<String>,
+    /// The config of its run with seed 0; older versions did not say.
+    #[serde(default, with = "as_toml")]
+    pub config: Option<RunConfig>,
 }
 
 impl Plan {
@@ -323,7 +323,7 @@ impl Plan {
             let best = curve.best().unwrap_or(sweep.rates[0]);
             variant.lr = Some(best);
             planned.config.train.lr = best;
-            variant.config = Some(planned.config.to_toml());
+            variant.config = Some(planned.config.clone());
         }
         Ok(())
     }
@@ -346,6 +346,25 @@ impl Factor {
     fn of(levels: &[Override]) -> Self {
         let words = levels.iter().map(|level| level.value.to_string().trim_matches('"').to_string());
         Factor { key: levels[0].key.clone(), levels: words.collect() }
+    }
+}
+
+/// A config in a record, as the text that says its own format.
+mod as_toml {
+    use std::path::Path;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use train::RunConfig;
+
+    pub(super) fn serialize<S: Serializer>(config: &Option<RunConfig>, to: S) -> Result<S::Ok, S::Error> {
+        config.as_ref().map(RunConfig::to_toml).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RunConfig>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let read = |text: String| RunConfig::from_toml(Path::new("the config of a variant"), &text);
+        text.map(read).transpose().map_err(D::Error::custom)
     }
 }
 
@@ -403,10 +422,7 @@ impl Study {
         if !is_there(&path)? {
             return Ok(());
         }
-        Study::read(folder).map(drop).map_err(|error| match error.is_of_another_format() {
-            true => error,
-            false => error.and("restore the file, or remove it: the study writes it again"),
-        })
+        Study::read(folder).map(drop).map_err(|error| error.and("restore the file, or remove it: it is written again"))
     }
 
     /// Writes what a report needs beside the run folders. While learning rates are being chosen, an earlier study whose own runs can be
@@ -444,7 +460,7 @@ impl PlannedVariant {
             d_ff: model.d_ff,
             levels,
             lr: None,
-            config: Some(self.config.to_toml()),
+            config: Some(self.config.clone()),
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct StudyResults {
     /// Of a study with a sweep: each variant's loss by learning rate.
     pub(crate) curves: Vec<RateCurve>,
     /// Why runs that are there are left out: they cannot be read, or are not of the study.
-    pub(crate) unreadable: Vec<String>,
+    pub(crate) left_out: Vec<String>,
 }
 
 /// One run that has started.
@@ -48,7 +48,7 @@ impl StudyResults {
     /// A folder that is not a study's, or runs that cannot be compared.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
         let study = Study::read(folder)?;
-        let (mut runs, mut unreadable) = (vec![], vec![]);
+        let (mut runs, mut left_out) = (vec![], vec![]);
         for variant in &study.variants {
             let mut started = vec![];
             for seed in 0..study.seeds as u64 {
@@ -56,7 +56,7 @@ impl StudyResults {
                     // Of a sweep that has not come to its end, or was done again, there may be runs at rates of before.
                     Ok(run) => started
                         .extend(run.filter(|run| study.sweep.is_none() || variant.lr == Some(run.config.train.lr))),
-                    Err(error) => unreadable.push(format!("{error:#}")),
+                    Err(error) => left_out.push(format!("{error:#}")),
                 }
             }
             runs.push(started);
@@ -71,11 +71,11 @@ impl StudyResults {
         {
             let curve = RateCurve::read(folder, variant, sweep);
             curves.push(curve.unwrap_or_else(|error| {
-                unreadable.push(format!("{error:#}"));
+                left_out.push(format!("{error:#}"));
                 RateCurve::unknown(sweep)
             }));
         }
-        let results = StudyResults { study, runs, curves, unreadable };
+        let results = StudyResults { study, runs, curves, left_out };
         results.check_alike()?;
         Ok(results)
     }
@@ -120,22 +120,26 @@ impl RunResult {
             return problem(format!("holds the run {label}: its config.toml was changed, or it was moved"));
         }
         run.check(&folder, variant, None)?;
-        Ok(Some(run))
+        // One that is to be given more steps has not come to its end.
+        let is_shorter = variant.config.as_ref().is_some_and(|config| run.config.train.steps < config.train.steps);
+        Ok(Some(run).filter(|_| !is_shorter))
     }
 
     /// Refuses the run of another configuration than its variant's now, at the rate `lr` if it is a tuning run.
     pub(crate) fn check(&self, folder: &RunFolder, variant: &Variant, lr: Option<f64>) -> Result<()> {
-        // Studies of before did not say.
-        let Some(text) = &variant.config else { return Ok(()) };
-        let mut config = RunConfig::from_toml(&Study::path(&folder.path), text)?;
+        let Some(config) = variant.config.clone() else { return Ok(()) };
         let RunConfig { variant, seed, probe, .. } = self.config.clone();
-        config = RunConfig { variant, seed, probe, ..config };
+        let mut config = RunConfig { variant, seed, probe, ..config };
         config.train.lr = lr.unwrap_or(config.train.lr);
         if config.continues(&self.config) {
             return Ok(());
         }
         let differences = config.changes_since(&self.config);
-        Err(BadFile::new(&folder.path, format!("is not of this study ({differences}); run the study again")).into())
+        Err(BadFile::new(
+            &folder.path,
+            format!("does not match the study's configuration ({differences}); run the study again"),
+        )
+        .into())
     }
 
     /// What a run's folder holds, if it has started.
@@ -151,7 +155,7 @@ impl RunResult {
         }
         // Before the hashes are checked: a file of a newer format is no damaged one.
         let (config, meta) = (folder.config()?, folder.meta()?);
-        folder.check_files()?;
+        folder.check(&status)?;
         let metrics = folder.metrics()?;
         let probes = folder.probes(&config, status.state)?;
         let steps = config.train.steps;

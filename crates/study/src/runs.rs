@@ -52,7 +52,7 @@ pub fn compare(folders: &[PathBuf], margin: f64) -> Result<Comparison> {
         sweep: None,
         variants,
     };
-    let results = StudyResults { study, runs: groups, curves: vec![], unreadable: vec![] };
+    let results = StudyResults { study, runs: groups, curves: vec![], left_out: vec![] };
     results.check_alike()?;
     Ok(Comparison::of(&results))
 }

@@ -65,6 +65,12 @@ fn name(step: usize) -> String {
     format!("{STEP}{step:08}")
 }
 
+/// The step of the checkpoint that has this name, if it is one.
+fn step_of(found: &OsStr) -> Option<usize> {
+    let step = found.to_str()?.strip_prefix(STEP)?.parse().ok()?;
+    (OsStr::new(&name(step)) == found).then_some(step)
+}
+
 /// BLAKE3 of all of a config that both halves of a run share, the same for every version of the program.
 fn config_hash(config: &RunConfig) -> String {
     blake3::hash(in_oldest_format(config.trajectory()).to_string().as_bytes()).to_string()
@@ -101,14 +107,14 @@ impl Checkpoints {
     /// Whether a run's folder has any.
     ///
     /// # Errors
-    /// Nobody can look.
+    /// The folder cannot be read.
     pub(crate) fn are_in(run: &RunFolder) -> Result<bool, BadFile> {
         let path = run.checkpoints_path();
         if !is_there(&path)? {
             return Ok(false);
         }
         let entries = fs::read_dir(&path).map_err(|error| missing(&path, error))?;
-        Ok(entries.flatten().any(|entry| starts_with(&entry.file_name(), STEP)))
+        Ok(entries.flatten().any(|entry| step_of(&entry.file_name()).is_some()))
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>> {
@@ -118,12 +124,7 @@ impl Checkpoints {
 
     /// The steps of those that are there, the newest first.
     fn steps(&self) -> Result<Vec<usize>> {
-        let step = |path: PathBuf| {
-            let found = path.file_name()?.to_str()?;
-            let step = found.strip_prefix(STEP)?.parse().ok()?;
-            (name(step) == found).then_some(step)
-        };
-        let mut steps: Vec<usize> = self.entries()?.into_iter().filter_map(step).collect();
+        let mut steps: Vec<usize> = self.entries()?.iter().filter_map(|path| step_of(path.file_name()?)).collect();
         steps.sort_by(|a, b| b.cmp(a));
         Ok(steps)
     }

@@ -30,7 +30,7 @@ pub struct RunConfig {
     pub tokenizer_sha256: String,
     /// Number of token ids.
     pub vocab_size: usize,
-    /// Of a run of an earlier version: what it did differently from this version, though its keys ask for the same.
+    /// What the version that trained this run computed differently under the same keys; empty for new runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redefined: Vec<String>,
     pub model: ModelConfig,
@@ -202,7 +202,8 @@ impl RunConfig {
         let redefined = redefined.chain(of_then.iter().filter(|what| !of_now.contains(what)));
         let table = |config: &RunConfig| toml::Table::try_from(config).expect("a config is a table");
         let (earlier, now) = (table(earlier), table(self));
-        let mut all: Vec<String> = redefined.map(|what| format!("an earlier version's {what}")).collect();
+        let mut all: Vec<String> =
+            redefined.map(|what| format!("an earlier version computed {what} differently")).collect();
         for (section, value) in &now {
             match (value.as_table(), earlier.get(section).and_then(|value| value.as_table())) {
                 _ if ["study", "variant", "seed", "redefined", "checkpoint", "probe"].contains(&section.as_str()) => {}

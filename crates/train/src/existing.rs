@@ -1,7 +1,7 @@
-//! What a run's folder holds before the run is trained, and where that is kept if the run does not go on from it.
+//! What a run's folder already contains, and where it is moved if the run cannot resume from it.
 //!
-//! Nothing that took training is ever written over: it is the run and complete, the run goes on from it, or it is set aside whole,
-//! below `replaced-N` in the study's folder. What cannot be read is an error, and stays.
+//! Nothing that took training is ever written over: a run is complete, is resumed, or is moved whole to `replaced-N` in the study's
+//! folder. What cannot be read is an error, and stays.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -24,12 +24,12 @@ pub enum Existing {
     Complete(Ending),
     /// A part of the run, and a checkpoint to go on from.
     HalfFinished,
-    /// The run, complete after fewer steps at a constant learning rate: it goes on from there. How the config differs.
+    /// The run, ended after fewer steps at a constant learning rate: it goes on from there. How the config differs.
     Shorter(String),
-    /// A complete run of another config, and how that differs.
+    /// An ended run of another config, and how that differs.
     Another(String),
-    /// What an interrupted run left, and why it cannot go on from that.
-    Remains(String),
+    /// Files of an interrupted run that cannot be resumed, and why not.
+    Unusable(String),
 }
 
 /// A run that cannot go on as what is asked for.
@@ -55,13 +55,11 @@ impl RunFolder {
         }
         let is_needed = ending.is_some() || has_checkpoint || is_there(&self.config_path())?;
         let earlier = if is_needed { Some(self.config()?) } else { None };
-        if ending.is_some() {
-            self.check_files()?;
-        }
-        let is_gone = "status.json is gone";
+        status.iter().filter(|_| ending.is_some()).try_for_each(|status| self.check(status))?;
+        let is_gone = "status.json is missing";
         Ok(match (ending, earlier) {
             // It had come to its end.
-            _ if status.is_none() && is_there(&self.weights_path())? => Existing::Remains(is_gone.into()),
+            _ if status.is_none() && is_there(&self.weights_path())? => Existing::Unusable(is_gone.into()),
             (Some(ending), Some(earlier)) if config.is_same_run(&earlier) => Existing::Complete(ending),
             (Some(_), Some(earlier)) if has_checkpoint && config.continues(&earlier) => {
                 Existing::Shorter(config.changes_since(&earlier))
@@ -70,8 +68,8 @@ impl RunFolder {
             (None, Some(earlier)) if has_checkpoint && config.continues(&earlier) => Existing::HalfFinished,
             (None, Some(earlier)) if has_checkpoint => return Err(self.refuse_another(config, &earlier).into()),
             _ if !self.has_results() => Existing::Nothing,
-            _ if status.is_none() => Existing::Remains(is_gone.into()),
-            _ => Existing::Remains("no checkpoint to go on from".into()),
+            _ if status.is_none() => Existing::Unusable(is_gone.into()),
+            _ => Existing::Unusable("no checkpoint to resume from".into()),
         })
     }
 
@@ -81,10 +79,13 @@ impl RunFolder {
     }
 
     fn refuse_another(&self, config: &RunConfig, earlier: &RunConfig) -> Refused {
+        let way_on = match earlier.redefined.is_empty() {
+            true => "finish it with its original command (in meta.json), choose another --out",
+            false => "finish it with the version that started it, choose another --out",
+        };
+        let differences = config.changes_since(earlier);
         self.refuse(format!(
-            "holds a half-finished run of another configuration ({}); finish it as it was (meta.json has its command), choose \
-             another --out, or move it away",
-            config.changes_since(earlier)
+            "holds a half-finished run of another configuration ({differences}); {way_on}, or move it away"
         ))
     }
 
@@ -119,22 +120,34 @@ impl RunFolder {
     /// # Errors
     /// A disk that fails.
     pub fn copy_aside(&self, aside: &Path, config: &RunConfig) -> Result<()> {
-        let to = self.within_aside(aside, config);
-        let unwritable = |error| anyhow::Error::new(error).context(unwritable(&to));
-        disk::new_folder(&to, unwritable, |partial| disk::copy_files(&self.path, partial).map_err(unwritable))
+        let (to, partial) = (self.within_aside(aside, config), aside.join(".partial"));
+        let parent = to.parent().expect("a path in a folder");
+        let copy = || {
+            if fs::symlink_metadata(&partial).is_ok() {
+                self.storage.remove(&partial)?;
+            }
+            disk::copy_folder(&self.path, &partial)?;
+            self.storage.create_dir(parent)?;
+            self.storage.rename(&partial, &to)?;
+            self.storage.sync(parent)
+        };
+        copy().with_context(|| format!("{}: cannot be copied to {}", self.path.display(), to.display()))
     }
 
     /// The complete run of this config that was set aside from here, if there is one: the latest.
     ///
     /// # Errors
     /// There is none, but one that cannot be read and may be it.
-    pub fn found_aside(&self, config: &RunConfig) -> Result<Option<RunFolder>> {
+    pub fn find_aside(&self, config: &RunConfig) -> Result<Option<RunFolder>> {
         let mut unreadable = None;
-        for aside in all_aside(&self.place(config).0)?.into_iter().rev() {
+        for (_, aside) in all_aside(&self.place(config).0)?.into_iter().rev() {
             let run = RunFolder::new(self.within_aside(&aside, config));
+            if run.is_of_another(config) {
+                continue;
+            }
             match run.existing(config) {
                 Ok(Existing::Complete(_)) => return Ok(Some(run)),
-                Err(error) if error.is::<BadFile>() && !run.is_of_another(config) => {
+                Err(error) if error.is::<BadFile>() => {
                     unreadable.get_or_insert(error);
                 }
                 _ => {}
@@ -165,44 +178,43 @@ impl RunFolder {
     }
 }
 
-/// Sets aside what an interrupted run left in a run's folder without a checkpoint. Returns why it cannot go on, and where it is now.
+/// Sets aside what an interrupted run left in a run's folder if it cannot be resumed. Returns why not, and where it is now.
 ///
 /// # Errors
-/// As of [`RunFolder::existing`]; a complete run that would be written over; a text with which the run could not begin; a folder that
-/// another process holds.
-pub fn set_aside_remains(
+/// As of [`RunFolder::existing`]; a complete run that would be written over, or is aside; a text with which the run could not begin; a
+/// folder that another process holds.
+pub fn set_aside_unusable(
     folder: &RunFolder,
     config: &RunConfig,
     should_stop: impl Fn() -> bool,
 ) -> Result<Option<(String, PathBuf)>> {
-    // What is aside is brought back by the study; here, it would be trained again.
-    let refuse_aside = || match folder.found_aside(config)? {
-        Some(aside) => {
-            let problem =
-                format!("is complete in {}; plan the study again, which brings it back", aside.path.display());
-            Err(anyhow::Error::new(folder.refuse(problem)))
+    let outdated = |why: String| {
+        let problem = format!(
+            "holds a complete run of another configuration ({why}): this plan is outdated; plan the study again"
+        );
+        Err(anyhow::Error::new(folder.refuse(problem)))
+    };
+    let mut _lock = None;
+    let mut unusable = None;
+    if is_there(&folder.path)? {
+        _lock = match lock_within(&folder.path, LEFT_OVER, &should_stop) {
+            Err(Locked::Held { .. }) if should_stop() => return Ok(None),
+            taken => Some(taken?),
+        };
+        match folder.existing(config)? {
+            Existing::Complete(_) => return Ok(None),
+            Existing::Another(why) => return outdated(why),
+            // Its study keeps a copy before it goes on.
+            Existing::Shorter(why) if folder.find_aside(&folder.config()?)?.is_none() => return outdated(why),
+            Existing::Unusable(why) => unusable = Some(why),
+            _ => {}
         }
-        None => Ok(None),
-    };
-    if !is_there(&folder.path)? {
-        return refuse_aside();
     }
-    let _lock = match lock_within(&folder.path, LEFT_OVER, &should_stop) {
-        Err(Locked::Held { .. }) if should_stop() => return Ok(None),
-        taken => taken?,
-    };
-    let complete = |why: &str| {
-        folder.refuse(format!("holds a complete run of another configuration ({why}); plan the study again"))
-    };
-    let why = match folder.existing(config)? {
-        Existing::Remains(why) => why,
-        Existing::Another(why) => return Err(complete(&why).into()),
-        // Its study keeps a copy before it goes on.
-        Existing::Shorter(why) if folder.found_aside(&folder.config()?)?.is_none() => return Err(complete(&why).into()),
-        Existing::Complete(_) => return Ok(None),
-        _ => return refuse_aside(),
-    };
-    refuse_aside()?;
+    if let Some(aside) = folder.find_aside(config)? {
+        let problem = format!("is complete in {}; plan the study again, which moves it back", aside.path.display());
+        return Err(folder.refuse(problem).into());
+    }
+    let Some(why) = unusable else { return Ok(None) };
     // Nothing is moved for a run that cannot begin.
     planned_text(config)?;
     let aside = new_aside(&folder.place(config).0)?;
@@ -214,40 +226,40 @@ pub fn set_aside_remains(
 /// # Errors
 /// A disk that fails.
 pub fn new_aside(place: &Path) -> Result<PathBuf> {
-    let newest = numbers(place)?.last().copied().unwrap_or(0);
-    for folder in (newest + 1..).map(|n| aside(place, n)) {
+    let mut n = all_aside(place)?.last().map_or(0, |(n, _)| *n);
+    loop {
+        n += 1;
+        let folder = aside(place, n);
         match fs::create_dir(&folder) {
             // Another run of the study was faster.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             made => return made.map(|()| folder.clone()).with_context(|| unwritable(&folder)),
         }
     }
-    unreachable!("some number is free")
 }
 
-/// All folders of what was set aside in a study's folder, or in that of its tuning runs, the oldest first.
+fn aside(place: &Path, n: u64) -> PathBuf {
+    place.join(format!("replaced-{n}"))
+}
+
+/// All folders of what was set aside in a study's folder, or in that of its tuning runs, with their numbers, the oldest first.
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn all_aside(place: &Path) -> Result<Vec<PathBuf>, BadFile> {
-    Ok(numbers(place)?.into_iter().map(|n| aside(place, n)).collect())
-}
-
-fn aside(place: &Path, number: u64) -> PathBuf {
-    place.join(format!("replaced-{number}"))
-}
-
-fn numbers(place: &Path) -> Result<Vec<u64>, BadFile> {
+pub fn all_aside(place: &Path) -> Result<Vec<(u64, PathBuf)>, BadFile> {
     let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
     if !is_there(place)? {
         return Ok(vec![]);
     }
-    let entries = fs::read_dir(place).map_err(|error| missing(place, error))?;
-    let number = |name: &str| name.parse::<u64>().ok().filter(|n| n.to_string() == name && *n < u64::MAX);
-    let numbers = entries.flatten().filter_map(|entry| number(entry.file_name().to_str()?.strip_prefix("replaced-")?));
-    let mut numbers: Vec<u64> = numbers.collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+    let mut all = vec![];
+    for entry in fs::read_dir(place).map_err(|error| missing(place, error))? {
+        let name = entry.map_err(|error| missing(place, error))?.file_name();
+        let n = name.to_str().and_then(|name| name.strip_prefix("replaced-")?.parse().ok());
+        // Not of a name that is written otherwise, as `replaced-01`; and there is to be a next number.
+        all.extend(n.filter(|&n| n < u64::MAX && aside(place, n).ends_with(&name)).map(|n| (n, aside(place, n))));
+    }
+    all.sort_unstable();
+    Ok(all)
 }
 
 impl Status {

@@ -43,7 +43,7 @@ pub fn is_there(path: &Path) -> Result<bool, BadFile> {
     }
     let nearest = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok());
     match nearest.filter(|path| fs::metadata(path).is_err()) {
-        Some(link) => Err(BadFile::new(link, "is a link that leads nowhere")),
+        Some(link) => Err(BadFile::new(link, "is a broken symbolic link")),
         None => Ok(false),
     }
 }
@@ -301,13 +301,12 @@ impl RunFolder {
     /// Refuses a run that has ended if a file is not what it wrote.
     ///
     /// # Errors
-    /// The first file that is not, or a damaged status.
-    pub fn check_files(&self) -> Result<()> {
-        let files = self.status()?.map(|status| status.files).unwrap_or_default();
-        Ok(files.iter().try_for_each(|(name, hash)| hash.check(&self.path.join(name)))?)
+    /// The first file that is not.
+    pub fn check(&self, status: &Status) -> Result<(), BadFile> {
+        status.files.iter().try_for_each(|(name, hash)| hash.check(&self.path.join(name)))
     }
 
-    /// The same of what a report reads.
+    /// The same of what a list reads: not of the weights, which may be large.
     ///
     /// # Errors
     /// The first file that is not what the run wrote.
@@ -340,10 +339,9 @@ impl RunFolder {
     /// # Errors
     /// Another folder, or a config that no run could have.
     pub fn finished(&self) -> Result<RunConfig> {
-        if self.status()?.is_none_or(|status| status.state != State::Done) {
-            return Err(BadFile::new(&self.path, "is not the folder of a finished run").into());
-        }
-        self.check_files()?;
+        let status = self.status()?.filter(|status| status.state == State::Done);
+        let status = status.ok_or_else(|| BadFile::new(&self.path, "is not the folder of a finished run"))?;
+        self.check(&status)?;
         let config = self.config()?;
         config.validate().map_err(|error| BadFile::new(&self.config_path(), error.to_string()))?;
         Ok(config)
@@ -450,10 +448,11 @@ impl BadFile {
         BadFile { path: format!("{}:{line}", self.path), ..self }
     }
 
-    /// The same, and what can be done.
+    /// The same, and what can be done; for one of another format that is said already.
     #[must_use]
     pub fn and(self, way_on: &str) -> Self {
-        BadFile { problem: format!("{}; {way_on}", self.problem), ..self }
+        let way_on = if self.is_of_another_format { String::new() } else { format!("; {way_on}") };
+        BadFile { problem: self.problem + &way_on, ..self }
     }
 
     /// A file that another version of the program can read.
@@ -466,7 +465,7 @@ impl BadFile {
     }
 
     /// Whether another version of the program could read it.
-    pub fn is_of_another_format(&self) -> bool {
+    pub(crate) fn is_of_another_format(&self) -> bool {
         self.is_of_another_format
     }
 }

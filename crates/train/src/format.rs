@@ -47,8 +47,8 @@ enum Change {
     Added(&'static str, &'static str),
     /// A key under another name: the earlier, the later.
     Renamed(&'static str, &'static str),
-    /// Whether a config asks for what is done differently since, and what that is: a run of it neither goes on nor counts as one that
-    /// is made now.
+    /// The same keys give different numbers since this format: which configs are affected, and what changed. Runs of them are neither
+    /// resumed nor counted as complete.
     Redefined(fn(&Map<String, Value>) -> bool, &'static str),
 }
 
@@ -57,7 +57,7 @@ use Change::{Added, Redefined, Renamed};
 /// Every change, the oldest first, with the format that brought it.
 const CHANGES: &[(u64, Record, Change)] = &[
     (3, Record::Config, Renamed("train.accumulate", "train.grad_accum_steps")),
-    (3, Record::Config, Redefined(has_masks_of_micro_batches, "dropout masks of micro-batches")),
+    (3, Record::Config, Redefined(has_masks_of_micro_batches, "dropout with gradient accumulation")),
 ];
 
 fn has_masks_of_micro_batches(config: &Map<String, Value>) -> bool {

@@ -22,7 +22,7 @@ use crate::learner::{LanguageModel, gradients, learner, learner_of, resumed, upd
 use crate::run::run_in;
 use crate::{
     Backend, BadFile, Display, Ending, Existing, OnSpike, ProbeConfig, Provenance, Refused, RunConfig, RunFolder,
-    State, first_difference, new_aside, set_aside_remains,
+    State, first_difference, new_aside, set_aside_unusable,
 };
 
 /// A disk whose n-th call fails half-way, and all after it if it is full.
@@ -141,7 +141,7 @@ impl Place {
         if let Existing::Shorter(_) = folder.existing(config)? {
             folder.copy_aside(&new_aside(self.dir.path())?, &folder.config()?)?;
         }
-        set_aside_remains(&folder, config, || false)?;
+        set_aside_unusable(&folder, config, || false)?;
         run_in(&folder, config, provenance, Display::Plain, Arc::new(AtomicBool::new(false)))
     }
 
@@ -459,7 +459,10 @@ fn another_config_is_refused_and_nothing_lost() {
     other.train.lr = 0.5;
     let error = place.train("part", &other, Arc::new(Disk)).unwrap_err();
     let text = error.to_string();
-    assert!(error.is::<Refused>() && text.contains("(train.lr = 0.01, now 0.5); finish it as it was"), "{text}");
+    assert!(
+        error.is::<Refused>() && text.contains("(train.lr = 0.01, now 0.5); finish it with its original command"),
+        "{text}"
+    );
     let seed = place.train("part", &RunConfig { seed: 3, ..config.clone() }, Arc::new(Disk)).unwrap_err().to_string();
     assert!(seed.contains("(tiny/seed-0 of study test, now tiny/seed-3)"), "{seed}");
     let whole = place.finish("whole", &config);

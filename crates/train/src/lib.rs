@@ -34,7 +34,7 @@ pub use backend::Backend;
 pub use config::{CheckpointConfig, OnSpike, ProbeConfig, RunConfig, TrainConfig};
 pub use costs::{Cost, costs, median};
 pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
-pub use existing::{Existing, Refused, all_aside, new_aside, set_aside_remains};
+pub use existing::{Existing, Refused, all_aside, new_aside, set_aside_unusable};
 pub use folder::{BadFile, Meta, Resumed, RunFolder, State, Status, is_there, read_text, write_whole};
 pub use journal::MetricLine;
 pub use metrics::duration;

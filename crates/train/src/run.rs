@@ -104,13 +104,13 @@ pub(crate) fn run_in(
         // Whoever had the lock may have brought the run to its end.
         Existing::Complete(ending) => return Ok(ending.clone()),
         Existing::Nothing | Existing::HalfFinished | Existing::Shorter(_) => {}
-        Existing::Another(what) | Existing::Remains(what) => {
+        Existing::Another(what) | Existing::Unusable(what) => {
             return Err(folder.refuse(format!("holds something else ({what}); move it away")).into());
         }
     }
     let checkpoints = Checkpoints::open(folder, config)?;
     if let Existing::Shorter(_) = existing {
-        // It stays complete unless it can go on.
+        // Check that it can resume before its status says otherwise.
         planned_text(config)?;
         checkpoints.newest(|_| Ok(()))?;
     }

@@ -63,8 +63,8 @@ impl Report {
 /// A folder that is not a study's, or damaged files.
 pub fn long_table(folder: &Path) -> Result<String> {
     let results = StudyResults::read(folder)?;
-    if let Some(problem) = results.unreadable.first() {
-        return Err(BadFile::new(folder, format!("holds a run without figures: {problem}")).into());
+    if let Some(problem) = results.left_out.first() {
+        return Err(BadFile::new(folder, format!("a run cannot be exported: {problem}")).into());
     }
     let mut writer = csv::Writer::from_writer(vec![]);
     writer.write_record(["study", "variant", "seed", "step", "split", "metric", "value"])?;
