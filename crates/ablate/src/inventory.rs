@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -54,7 +55,7 @@ impl Entry {
         };
         let (existing, aside) = match look() {
             Ok((existing, aside)) => (Ok(existing), aside),
-            Err(error) => (Err(unreadable(error)?), None),
+            Err(error) => (Err(error.downcast::<BadFile>()?.to_string()), None),
         };
         Ok(Entry { config, folder, existing, aside })
     }
@@ -67,7 +68,7 @@ impl Entry {
         self.existing.is_ok() && !self.is_complete() && self.aside.is_none()
     }
 
-    fn to_move(&mut self) -> Result<Option<Move<'_>>> {
+    fn plan_move(&mut self) -> Result<Option<Move<'_>>> {
         let (why, is_copy) = match &self.existing {
             Ok(Existing::Another(why) | Existing::Unusable(why)) => (why.clone(), false),
             Ok(Existing::Shorter(why)) => (why.clone(), self.aside.is_none()),
@@ -98,12 +99,19 @@ impl Inventory {
     /// A folder that is in use, or a disk that fails.
     pub fn arrange(&mut self) -> Result<()> {
         let folder = self.study_folder.join(&self.place);
+        // Before anything is moved.
+        let mut to_move_back = self.entries.iter().filter_map(|entry| entry.aside.as_ref());
+        to_move_back.try_for_each(|from| check_disk(from, &folder))?;
         let mut moves = vec![];
         for entry in &mut self.entries {
-            moves.extend(entry.to_move()?);
+            moves.extend(entry.plan_move()?);
         }
-        // Before anything is moved.
-        moves.iter().try_for_each(|own| lock(&own.entry.folder.path).map(drop))?;
+        for Move { entry, is_copy, .. } in &moves {
+            lock(&entry.folder.path)?;
+            if !is_copy {
+                check_disk(&entry.folder, &folder)?;
+            }
+        }
         if !moves.is_empty() {
             set_aside(&folder, &self.study_folder, moves)?;
         }
@@ -133,6 +141,22 @@ impl Inventory {
         }
         moved
     }
+}
+
+/// Refuses a run whose folder cannot be renamed to one below `place`.
+fn check_disk(run: &RunFolder, place: &Path) -> Result<()> {
+    // Of a link, it is the link that moves.
+    let (from, to) = (fs::symlink_metadata(&run.path), fs::metadata(place));
+    if from.with_context(|| unreadable(&run.path))?.dev() == to.with_context(|| unreadable(place))?.dev() {
+        return Ok(());
+    }
+    Err(run
+        .refuse(format!("is on another disk than {}: move it there, or choose another --out", place.display()))
+        .into())
+}
+
+fn unreadable(path: &Path) -> String {
+    format!("{}: cannot be read", path.display())
 }
 
 fn runs(n: usize) -> String {
@@ -202,19 +226,10 @@ fn keep_report(study_folder: &Path, aside: &Path) -> Result<bool> {
     for name in Report::FILES {
         let from = study_folder.join(name);
         if from.is_file() {
-            let bytes = fs::read(&from).with_context(|| format!("{}: cannot be read", from.display()))?;
+            let bytes = fs::read(&from).with_context(|| unreadable(&from))?;
             write_whole(&aside.join(name), &bytes)?;
             any = true;
         }
     }
     Ok(any)
-}
-
-/// Why a run cannot be used, and what can be done.
-///
-/// # Errors
-/// Any error but a [`BadFile`].
-fn unreadable(error: anyhow::Error) -> Result<String> {
-    let file = error.downcast::<BadFile>()?;
-    Ok(file.and("restore the file, or move the run's folder away to train it again").to_string())
 }

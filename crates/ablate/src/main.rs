@@ -84,7 +84,8 @@ fn dispatch(command: Command) -> Result<u8> {
             let mut tasks = tasks::Tasks::of(&mut plan(&args.study)?, &args.out)?;
             slurm::refuse_if_queued(&tasks.folder)?;
             tasks.write()?;
-            print(&format!("{}: {} runs\n", tasks.file().display(), tasks.all.len()))
+            print(&format!("{}: {} runs\n", tasks.file().display(), tasks.all.len()))?;
+            Ok(if tasks.have_unreadable() { 5 } else { 0 })
         }
         Command::Submit(args) => slurm::submit(&args),
         Command::Status(args) => slurm::status(&studies::results(&args.study, &args.out)?),

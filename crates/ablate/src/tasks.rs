@@ -86,6 +86,11 @@ impl Tasks {
         Tasks { study: plan.study.clone(), folder: folder.into(), all, missing, inventory, are_tuning: false }
     }
 
+    /// Whether there is a run that cannot be read; it has been named.
+    pub fn have_unreadable(&self) -> bool {
+        self.inventory.entries.iter().any(|entry| entry.existing.is_err())
+    }
+
     pub fn file(&self) -> PathBuf {
         self.folder.join(FILE)
     }

@@ -47,7 +47,7 @@ impl StudyResults {
     /// # Errors
     /// A folder that is not a study's, or runs that cannot be compared.
     pub(crate) fn read(folder: &Path) -> Result<Self> {
-        let study = Study::read(folder)?;
+        let mut study = Study::read(folder)?;
         let (mut runs, mut left_out) = (vec![], vec![]);
         for variant in &study.variants {
             let mut started = vec![];
@@ -65,6 +65,10 @@ impl StudyResults {
         let latest = runs.iter().flatten().max_by_key(|run| run.meta.last_started());
         if let Some(steps) = latest.map(|run| run.config.train.steps) {
             runs.iter_mut().for_each(|own: &mut Vec<RunResult>| own.retain(|run| run.config.train.steps == steps));
+        }
+        for (variant, own) in study.variants.iter_mut().zip(&runs) {
+            // Older studies did not say. That of its runs without their rate is that of those that chose it.
+            variant.config = variant.config.take().or_else(|| Some(own.first()?.config.clone()));
         }
         let mut curves = vec![];
         for (sweep, variant) in study.sweep.iter().flat_map(|sweep| study.variants.iter().map(move |own| (sweep, own)))

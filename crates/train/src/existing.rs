@@ -46,6 +46,13 @@ impl RunFolder {
     /// # Errors
     /// A file that cannot be read or is not what the run wrote; [`Refused`] for a half-finished run of another config.
     pub fn existing(&self, config: &RunConfig) -> Result<Existing> {
+        self.look(config).map_err(|error| match error.downcast::<BadFile>() {
+            Ok(file) => file.and("restore the file, or move the run's folder away to train it again").into(),
+            Err(error) => error,
+        })
+    }
+
+    fn look(&self, config: &RunConfig) -> Result<Existing> {
         let status = self.status()?;
         let ending = status.as_ref().and_then(Status::ending);
         let has_checkpoint = Checkpoints::are_in(self)?;
@@ -106,12 +113,16 @@ impl RunFolder {
     /// # Errors
     /// A disk that fails.
     pub fn move_to(&self, to: &Path) -> Result<()> {
-        let move_link = || {
+        let make_absolute = || {
             // A relative one would lead elsewhere from there.
-            std::os::unix::fs::symlink(fs::canonicalize(&self.path)?, to)?;
-            self.storage.remove(&self.path)
+            let mut other = self.path.clone().into_os_string();
+            other.push(".partial");
+            std::os::unix::fs::symlink(fs::canonicalize(&self.path)?, &other)?;
+            self.storage.rename(Path::new(&other), &self.path)
         };
-        let moved = if self.path.is_symlink() { move_link() } else { self.storage.rename(&self.path, to) };
+        let is_relative = fs::read_link(&self.path).is_ok_and(|target| target.is_relative());
+        let moved = if is_relative { make_absolute() } else { Ok(()) };
+        let moved = moved.and_then(|()| self.storage.rename(&self.path, to));
         moved.with_context(|| format!("{}: cannot be moved to {}", self.path.display(), to.display()))
     }
 
@@ -255,8 +266,8 @@ pub fn all_aside(place: &Path) -> Result<Vec<(u64, PathBuf)>, BadFile> {
     for entry in fs::read_dir(place).map_err(|error| missing(place, error))? {
         let name = entry.map_err(|error| missing(place, error))?.file_name();
         let n = name.to_str().and_then(|name| name.strip_prefix("replaced-")?.parse().ok());
-        // Not of a name that is written otherwise, as `replaced-01`; and there is to be a next number.
-        all.extend(n.filter(|&n| n < u64::MAX && aside(place, n).ends_with(&name)).map(|n| (n, aside(place, n))));
+        // Not of a name that is written otherwise, as `replaced-01`, or of a number that nobody gets to.
+        all.extend(n.filter(|&n| n < 1 << 53 && aside(place, n).ends_with(&name)).map(|n| (n, aside(place, n))));
     }
     all.sort_unstable();
     Ok(all)
