@@ -50,7 +50,7 @@ Exit codes:
    3  every run diverged (one that diverges does not stop a study)
    4  a folder is in use by another process or has tasks in a queue, or holds a half-finished run of another
       configuration
-   5  a corpus, run or study folder is missing, damaged or of a newer version (`report`: of a run that it leaves out)
+   5  a corpus, run or study folder is missing, damaged or of a newer version; `report`, `list` and `plan` name such runs and go on
    6  the disk is full, or a file cannot be written
   75  stopped on request; the same command goes on with what is left";
 
