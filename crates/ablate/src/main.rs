@@ -1,7 +1,6 @@
 //! `ablate`: the command line, the terminal and the processes of a study.
 
 mod bench;
-mod borrowed;
 mod claims;
 mod cli;
 mod corpora;
@@ -15,6 +14,7 @@ mod slurm;
 mod stop;
 mod studies;
 mod tasks;
+mod terminal_guard;
 mod watch;
 
 use std::io::{IsTerminal, Write};

@@ -14,11 +14,11 @@ use disk::lock;
 use study::{Comparison, Plan, Report, Study, TUNING};
 use train::{Existing, RunConfig, RunFolder};
 
-use crate::borrowed::Borrowed;
 use crate::inventory::{Entry, Inventory};
 use crate::resources::{check_space, cores, most_at_once};
-use crate::screen::{Screen, Wish};
+use crate::screen::{Screen, UiAction};
 use crate::stop::Requests;
+use crate::terminal_guard::TerminalGuard;
 use crate::{can_draw, cli, devices, print, set_aside_unusable, stop, warn};
 
 /// How a study came to its end.
@@ -77,7 +77,7 @@ enum View {
     /// Our own screen over all runs.
     Screen(Box<Screen>),
     /// The dashboard of the only run at a time, drawn by its own process.
-    Dashboard(Borrowed),
+    Dashboard(TerminalGuard),
     /// Lines of all runs, each behind the name of its run.
     Plain,
 }
@@ -162,7 +162,7 @@ fn carry_out(
     }
     let mut view = match (plain || !can_draw() || waiting.is_empty(), at_once) {
         (true, _) => View::Plain,
-        (false, 1) => View::Dashboard(Borrowed::new()),
+        (false, 1) => View::Dashboard(TerminalGuard::new()),
         (false, _) => View::Screen(Box::new(Screen::open(plan)?)),
     };
     if matches!(view, View::Plain) {
@@ -215,8 +215,8 @@ fn supervise(
         if let View::Screen(screen) = view {
             screen.draw(jobs, at_once)?;
             match screen.wish(jobs.len())? {
-                Some(Wish::StopAll) => stop.add(),
-                Some(Wish::Stop(i)) => match jobs[i].progress {
+                Some(UiAction::StopAll) => stop.add(),
+                Some(UiAction::Stop(i)) => match jobs[i].progress {
                     Progress::Running(_) => {
                         jobs[i].is_let_go = true;
                         jobs[i].ask_to_stop();

@@ -48,15 +48,15 @@ pub struct Screen {
     terminal: DefaultTerminal,
     title: String,
     variants: Vec<String>,
-    followed: HashMap<PathBuf, Followed>,
-    look: Look,
+    followed: HashMap<PathBuf, MetricsTail>,
+    look: ViewState,
     start: Instant,
     drawn: Option<Instant>,
 }
 
 /// What the keys have chosen.
 #[derive(Clone, Default)]
-struct Look {
+struct ViewState {
     metric: Metric,
     /// One curve for each run instead of the mean of each variant.
     each_seed: bool,
@@ -107,7 +107,7 @@ impl Metric {
 }
 
 /// What the user wants.
-pub enum Wish {
+pub enum UiAction {
     StopAll,
     /// The index of a run.
     Stop(usize),
@@ -115,7 +115,7 @@ pub enum Wish {
 
 /// What is kept of a run's metrics, however long it gets.
 #[derive(Default)]
-struct Followed {
+struct MetricsTail {
     offset: u64,
     /// Of each split the sums in each bin, and the last line.
     splits: HashMap<Split, (Sums, MetricLine)>,
@@ -139,7 +139,7 @@ impl Screen {
             title: format!(" {} ", plan.study.name),
             variants: plan.study.variants.iter().map(|variant| variant.name.clone()).collect(),
             followed: HashMap::new(),
-            look: Look::default(),
+            look: ViewState::default(),
             start: Instant::now(),
             drawn: None,
         })
@@ -162,14 +162,16 @@ impl Screen {
     }
 
     /// Reads the keyboard; what it asks for beside another look, if anything.
-    pub fn wish(&mut self, n_jobs: usize) -> Result<Option<Wish>> {
+    pub fn wish(&mut self, n_jobs: usize) -> Result<Option<UiAction>> {
         while event::poll(Duration::ZERO).context("reading the keyboard")? {
             let Event::Key(key) = event::read().context("reading the keyboard")? else { continue };
             let look = &mut self.look;
             match key.code {
-                KeyCode::Char('q') => return Ok(Some(Wish::StopAll)),
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(Some(Wish::StopAll)),
-                KeyCode::Char('x') => return Ok(Some(Wish::Stop(look.chosen))),
+                KeyCode::Char('q') => return Ok(Some(UiAction::StopAll)),
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                    return Ok(Some(UiAction::StopAll));
+                }
+                KeyCode::Char('x') => return Ok(Some(UiAction::Stop(look.chosen))),
                 KeyCode::Up => look.chosen = look.chosen.saturating_sub(1),
                 KeyCode::Down => look.chosen = (look.chosen + 1).min(n_jobs.saturating_sub(1)),
                 KeyCode::Char('m') => look.metric = look.metric.next(),
@@ -198,13 +200,13 @@ impl Drop for Screen {
     }
 }
 
-impl Followed {
+impl MetricsTail {
     /// Reads the lines that were added since; a file that is not there yet has none.
     fn read_on(&mut self, path: &std::path::Path, steps: usize) {
         let Ok(mut file) = File::open(path) else { return };
         if file.metadata().is_ok_and(|meta| meta.len() < self.offset) {
             // The run started anew.
-            *self = Followed::default();
+            *self = MetricsTail::default();
         }
         if file.seek(SeekFrom::Start(self.offset)).is_err() {
             return;
@@ -259,9 +261,9 @@ impl Followed {
 struct View<'a> {
     jobs: &'a [Job],
     at_once: usize,
-    followed: &'a HashMap<PathBuf, Followed>,
+    followed: &'a HashMap<PathBuf, MetricsTail>,
     variants: &'a [String],
-    look: &'a Look,
+    look: &'a ViewState,
 }
 
 impl View<'_> {
@@ -276,7 +278,7 @@ impl View<'_> {
         frame.render_widget(Line::from(line).dim(), keys);
     }
 
-    fn of(&self, job: &Job) -> Option<&Followed> {
+    fn of(&self, job: &Job) -> Option<&MetricsTail> {
         self.followed.get(&job.folder.metrics_path())
     }
 
@@ -324,7 +326,7 @@ impl View<'_> {
                 number(train.map(|line| line.loss), 4),
                 number(valid.map(|line| line.loss), 4),
                 number(valid.map(|line| line.perplexity), 3),
-                number(followed.and_then(Followed::step_seconds).map(|seconds| tokens / seconds), 0),
+                number(followed.and_then(MetricsTail::step_seconds).map(|seconds| tokens / seconds), 0),
                 left.map_or("-".into(), train::duration),
             ];
             let cells = cells.into_iter().zip(&is_shown).filter(|(_, shown)| **shown).map(|(cell, _)| cell);

@@ -335,10 +335,10 @@ fn every_part_is_checked_and_documented() {
     assert_eq!(row("swiglu "), ["yes", "yes", "yes", "-", "-", "yes", "yes", "yes"]);
 
     let root = fs::canonicalize("../..").unwrap();
-    for file in ["README.md", "experiments/baseline.toml"] {
+    for file in ["docs/studies.md", "experiments/baseline.toml"] {
         let text = fs::read_to_string(root.join(file)).unwrap();
         let names = NormKind::VARIANTS.iter().map(<&str>::from).chain(Ffn::VARIANTS.iter().map(<&str>::from));
-        for name in names.filter(|name| file == "README.md" || !name.starts_with("wrong_")) {
+        for name in names.filter(|name| file == "docs/studies.md" || !name.starts_with("wrong_")) {
             let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
             assert!(words.into_iter().any(|word| word == name), "{file} does not mention {name}");
         }
@@ -493,8 +493,8 @@ fn steps_are_timed() {
         assert!(table.contains(part), "no {part} in {table}");
     }
     let results: Value = serde_json::from_slice(&fs::read(place.path("bench.json")).unwrap()).unwrap();
-    assert_eq!(results[1]["contestants"][1]["turns"].as_array().unwrap().len(), 2);
-    assert!(results[0]["contestants"][0]["parts"]["matrices"].as_f64().unwrap() > 0.0, "{table}");
+    assert_eq!(results[1]["candidates"][1]["turns"].as_array().unwrap().len(), 2);
+    assert!(results[0]["candidates"][0]["parts"]["matrices"].as_f64().unwrap() > 0.0, "{table}");
     assert!(table.contains("of a large matrix product"), "{table}");
     let parts = place.ok(&["bench", "small", "--parts", "--steps-per-turn", "1"]);
     assert!(parts.contains("rmsnorm") && parts.contains("gelu_tanh"), "{parts}");
@@ -522,7 +522,7 @@ fn rates_are_tuned_on_seeds_of_their_own() {
     );
     assert!(plan.contains("kB on disk"), "{plan}");
     let text = place.ok(&["tuned"]);
-    for part in ["tuned, learning rates: 2 variants, 6 runs", "each at its own best learning rate", "largest stable"] {
+    for part in ["tuned, learning rates: 2 variants, 6 runs", "learning rates tuned", "largest stable"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
     let study: Value = serde_json::from_slice(&fs::read(place.path("runs/tuned/study.json")).unwrap()).unwrap();
@@ -555,7 +555,7 @@ fn rates_are_tuned_on_seeds_of_their_own() {
     fs::remove_file(&run).unwrap();
     // A rate that is given ends the search.
     let given = place.ok(&["tuned", "--set", "train.lr=2e-3"]);
-    assert!(given.contains("at rates as written") && !given.contains("loss by learning rate"), "{given}");
+    assert!(given.contains("learning rates not tuned") && !given.contains("loss by learning rate"), "{given}");
     place.fails(
         &["tuned", "--set", "train.lr.sweep=[3e-3, 1e-3, 2e-3]"],
         2,
@@ -630,13 +630,13 @@ fn what_goes_on_inside_is_in_every_output() {
     let place = Place::new();
     let report = |name: &str| fs::read_to_string(place.path("runs/small").join(name)).unwrap();
     place.ok(&["small", "--seeds", "1"]);
-    assert!(!report("report.html").contains("<h2>Inside</h2>") && !report("report.md").contains("| inside"));
+    assert!(!report("report.html").contains("<h2>Diagnostics</h2>") && !report("report.md").contains("| inside"));
     assert!(!place.path("runs/small/swiglu/seed-0/probes.jsonl").exists());
     // Nobody has looked into the runs that are there: they are made again.
     place.ok(&["small", "--seeds", "1", "--set", "probe.on=true", "--set", "probe.every=5"]);
     let (page, text) = (report("report.html"), report("report.md"));
     for title in [
-        "<h2>Inside</h2>",
+        "<h2>Diagnostics</h2>",
         "Gradient of attention",
         "Effective rank of the stream",
         "blocks before (0: the embedding), after the last step",
@@ -729,7 +729,7 @@ fn claims_are_answered() {
     let unseen = inside.replace("probe.on = true\n", "");
     assert!(inside != unseen && unseen != text, "{inside}");
     fs::write(&file, unseen).unwrap();
-    place.fails(&["claims", "f1-swiglu-relu"], 2, "nobody looks there: set probe.on = true");
+    place.fails(&["claims", "f1-swiglu-relu"], 2, "needs diagnostics: set probe.on = true");
     fs::write(&file, inside).unwrap();
     let answer = place.ok(&["claims", "f1-swiglu-relu"]);
     assert!(answer.contains("Spread of logits (logits) ") && answer.contains("5 seeds"), "{answer}");

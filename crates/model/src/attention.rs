@@ -7,6 +7,7 @@ use kernels::{AttentionShape, Kernels, attention_with};
 
 use crate::dropout::Dropout;
 use crate::norm::EPSILON;
+use crate::pass::{Hook, Pass};
 use crate::projection::projection;
 use crate::{ModelConfig, Position};
 
@@ -72,17 +73,17 @@ impl Attention {
         entropies
     }
 
-    /// `residual` plus the attention of `x`, both `[batch, seq, d_model]`.
-    pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, kernels: Kernels) -> Tensor<3> {
-        let shape = self.shape(&x);
-        let dims = x.shape();
-        let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
+    /// The attention of `x` added to `onto`, both `[batch, seq, d_model]`.
+    pub(crate) fn forward(&self, x: Tensor<3>, onto: Tensor<3>, pass: &mut Pass) -> Tensor<3> {
+        pass.call(Hook::Attention(self, &x));
+        let (kernels, shape, dims) = (pass.kernels, self.shape(&x), x.shape());
+        let (x, onto) = (x.flatten::<2>(0, 1), onto.flatten::<2>(0, 1));
         let is_bare = self.q.bias.is_none() && self.q_norm.is_none() && self.dropout.is_disabled();
         let y = if is_bare {
             let matrices = [&self.q, &self.k, &self.v, &self.o].map(|linear| linear.weight.val());
-            kernels.self_attention(x, matrices, residual, shape)
+            kernels.self_attention(x, matrices, onto, shape)
         } else {
-            residual + self.dropout.forward(self.o.forward(self.mix(x, shape, kernels)))
+            onto + self.dropout.forward(self.o.forward(self.mix(x, shape, kernels)))
         };
         y.reshape(dims)
     }

@@ -1,6 +1,6 @@
 //! What a model costs: parameters and floating-point operations, counted from its config.
 
-use crate::{ModelConfig, NormPlacement, Position};
+use crate::{ModelConfig, Position};
 
 /// One count for each part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,8 @@ impl ModelConfig {
     pub fn budget(&self, vocab_size: usize) -> Budget {
         let (d, layers) = (self.d_model, self.n_layers);
         let d_kv = self.n_kv_heads * self.head_dim();
-        let n_norms = 2 * layers + usize::from(self.norm_placement == NormPlacement::Pre);
+        let placement = self.norm_placement;
+        let n_norms = placement.n_norms() * layers + usize::from(placement.has_final_norm());
         let positions = if self.position == Position::Learned { self.seq_len * d } else { 0 };
         let attention_matrices = 2 * d * d + 2 * d * d_kv;
         let attention_biases = if self.bias { 2 * d + 2 * d_kv } else { 0 };

@@ -110,9 +110,9 @@ impl ModelConfig {
 
     /// Keys that these choices leave without effect, each with the choice that would use it.
     pub fn unused_keys(&self) -> Vec<(&'static str, &'static str)> {
-        let mut unused = match (self.norm.has_alpha(), self.norm_placement) {
-            (true, NormPlacement::Pre) => vec![],
-            (true, NormPlacement::Post) => vec![("alpha_final", "norm_placement = \"pre\"")],
+        let mut unused = match (self.norm.has_alpha(), self.norm_placement.has_final_norm()) {
+            (true, true) => vec![],
+            (true, false) => vec![("alpha_final", "norm_placement = \"pre\"")],
             (false, _) => ["alpha_attn", "alpha_ffn", "alpha_final"].map(|key| (key, "norm = \"dyt\"")).to_vec(),
         };
         if self.norm == NormKind::None {

@@ -7,8 +7,8 @@ use kernels::Kernels;
 
 use crate::dropout::Dropout;
 use crate::norm::Site;
-use crate::probe::Tap;
-use crate::{Block, MicroBatch, ModelConfig, Norm, NormPlacement, Position};
+use crate::pass::{Hook, Pass};
+use crate::{Block, MicroBatch, ModelConfig, Norm, Position};
 
 /// A decoder-only language model. Its output matrix is the token embedding's (a tied head).
 #[derive(Module, Debug)]
@@ -33,8 +33,7 @@ impl Decoder {
             position_embedding: (config.position == Position::Learned).then(|| embedding(config.seq_len)),
             embedding_scale: config.embedding_scale.then(|| scale.init([1], device)),
             blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
-            final_norm: (config.norm_placement == NormPlacement::Pre)
-                .then(|| config.norm.init(config, Site::Final, device)),
+            final_norm: config.norm_placement.has_final_norm().then(|| config.norm.init(config, Site::Final, device)),
             dropout: Dropout::new(config.dropout),
             kernels,
         }
@@ -48,8 +47,8 @@ impl Decoder {
         self.stream(tokens, &mut |_| {}).flatten::<2>(0, 1).matmul(head).reshape([batch, seq, vocab])
     }
 
-    /// Token ids `[batch, seq]` to what the head sees, `[batch, seq, d_model]`. What `tap` is not told is not computed.
-    pub(crate) fn stream(&self, tokens: Tensor<2, Int>, tap: &mut dyn FnMut(Tap)) -> Tensor<3> {
+    /// Token ids `[batch, seq]` to what the head sees, `[batch, seq, d_model]`.
+    pub(crate) fn stream(&self, tokens: Tensor<2, Int>, hook: &mut dyn FnMut(Hook)) -> Tensor<3> {
         let [_, seq] = tokens.dims();
         let device = tokens.device();
         let mut x = self.token_embedding.forward(tokens);
@@ -60,20 +59,20 @@ impl Decoder {
             x = x + positions.forward(Tensor::arange(0..seq as i64, &device).unsqueeze());
         }
         x = self.dropout.forward(x);
-        tap(Tap::Stream(format_args!("token_embedding"), &x));
-        self.blocks_from(0, x, tap)
+        hook(Hook::Stream(format_args!("token_embedding"), &x));
+        self.blocks_from(0, x, hook)
     }
 
     /// The way of the stream through the blocks from number `first`, from 0, and the final norm.
-    pub(crate) fn blocks_from(&self, first: usize, mut x: Tensor<3>, tap: &mut dyn FnMut(Tap)) -> Tensor<3> {
+    pub(crate) fn blocks_from(&self, first: usize, mut x: Tensor<3>, hook: &mut dyn FnMut(Hook)) -> Tensor<3> {
+        let mut pass = Pass::new(self.kernels, hook);
         for (i, block) in self.blocks.iter().enumerate().skip(first) {
-            x = block.forward(x, self.kernels, tap);
-            tap(Tap::Stream(format_args!("blocks.{i}"), &x));
+            x = block.forward(x, &mut pass);
+            pass.call(Hook::Stream(format_args!("blocks.{i}"), &x));
         }
         if let Some(norm) = &self.final_norm {
-            tap(Tap::Norm(norm, &x));
-            x = norm.forward(x, self.kernels);
-            tap(Tap::Stream(format_args!("final_norm"), &x));
+            x = pass.norm(Some(norm), x);
+            pass.call(Hook::Stream(format_args!("final_norm"), &x));
         }
         x
     }
@@ -81,8 +80,8 @@ impl Decoder {
     /// The first part behind which the stream from these tokens, `[batch, seq]`, is not finite; `head` if only the logits are not.
     pub fn first_not_finite(&self, tokens: Tensor<2, Int>) -> Option<String> {
         let mut first = None;
-        let last = self.stream(tokens, &mut |tap| {
-            if let Tap::Stream(name, x) = tap
+        let last = self.stream(tokens, &mut |hook| {
+            if let Hook::Stream(name, x) = hook
                 && first.is_none()
                 && !is_finite(x.clone())
             {

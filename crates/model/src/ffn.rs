@@ -3,12 +3,13 @@
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
-use kernels::{Activation, Kernels};
+use kernels::Activation;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::ModelConfig;
 use crate::dropout::Dropout;
+use crate::pass::{Hook, Pass};
 use crate::projection::projection;
 
 /// The activation of the feed-forward. A gated one multiplies the activated gate with a second projection.
@@ -107,6 +108,7 @@ pub struct FeedForward {
     gate: Option<Linear>,
     up: Linear,
     down: Linear,
+    pub(crate) dropout: Dropout,
     #[module(skip)]
     pub(crate) ffn: Ffn,
 }
@@ -118,6 +120,7 @@ impl FeedForward {
             gate: config.ffn.is_gated().then(|| projection(d_model, d_ff, bias, device)),
             up: projection(d_model, d_ff, bias, device),
             down: projection(d_ff, d_model, bias, device),
+            dropout: Dropout::new(config.dropout),
             ffn: config.ffn,
         }
     }
@@ -127,28 +130,27 @@ impl FeedForward {
         self.gate.as_ref().unwrap_or(&self.up).forward(x.flatten(0, 1))
     }
 
-    /// `residual` plus the feed-forward of `x`, both `[batch, seq, d_model]`.
+    /// The feed-forward of `x` added to `onto`, both `[batch, seq, d_model]`.
     ///
     /// Products are taken over `[batch * seq, d_model]`: on three axes burn multiplies batch by batch and its weight gradient
     /// materializes one matrix per batch row.
-    pub(crate) fn forward(&self, x: Tensor<3>, residual: Tensor<3>, dropout: &Dropout, kernels: Kernels) -> Tensor<3> {
-        let shape = x.shape();
-        let (x, residual) = (x.flatten::<2>(0, 1), residual.flatten::<2>(0, 1));
+    pub(crate) fn forward(&self, x: Tensor<3>, onto: Tensor<3>, pass: &mut Pass) -> Tensor<3> {
+        pass.call(Hook::FeedForward(self, &x));
+        let (kernels, shape) = (pass.kernels, x.shape());
+        let (x, onto) = (x.flatten::<2>(0, 1), onto.flatten::<2>(0, 1));
         let f = self.ffn.activation();
         let weight = |linear: &Linear| linear.weight.val();
-        let is_bare = self.up.bias.is_none() && dropout.is_disabled();
+        let is_bare = self.up.bias.is_none() && self.dropout.is_disabled();
         let y = match &self.gate {
-            Some(gate) if is_bare => {
-                kernels.gated_feed_forward(x, [gate, &self.up, &self.down].map(weight), residual, f)
-            }
-            None if is_bare => kernels.feed_forward(x, [&self.up, &self.down].map(weight), residual, f),
+            Some(gate) if is_bare => kernels.gated_feed_forward(x, [gate, &self.up, &self.down].map(weight), onto, f),
+            None if is_bare => kernels.feed_forward(x, [&self.up, &self.down].map(weight), onto, f),
             gate => {
                 let up = self.up.forward(x.clone());
                 let hidden = match gate {
                     Some(gate) => kernels.gate(gate.forward(x), up, f),
                     None => kernels.activate(up, f),
                 };
-                residual + dropout.forward(self.down.forward(hidden))
+                onto + self.dropout.forward(self.down.forward(hidden))
             }
         };
         y.reshape(shape)
@@ -159,6 +161,7 @@ impl FeedForward {
 mod tests {
     use super::*;
     use burn::tensor::TensorData;
+    use kernels::Kernels;
 
     fn values(x: Tensor<1>) -> Vec<f32> {
         x.into_data().try_into_vec().unwrap()

@@ -14,6 +14,7 @@ mod ffn;
 mod init;
 mod named;
 mod norm;
+mod pass;
 mod position;
 mod probe;
 mod projection;

@@ -198,7 +198,7 @@ impl Claim {
     /// It lacks one, or what is to be measured is not.
     pub fn check(&self, plan: &Plan) -> Result<(), ConfigError> {
         if matches!(self.measure, Some(Measure::Inside(_))) && !plan.variants[0].config.probe.on {
-            let problem = "[claim] measures what is inside, and nobody looks there: set probe.on = true";
+            let problem = "[claim] needs diagnostics: set probe.on = true";
             return Err(ConfigError(format!("{}: {problem}", plan.study.name)));
         }
         let names: Vec<String> = plan.study.variants[1..].iter().map(|variant| variant.name.clone()).collect();

@@ -90,16 +90,14 @@ impl Comparison {
             // What other people's runs went through is not known.
             _ if self.study.matching == Matching::Loose => None,
             Some(_) if self.study.variants.iter().any(|variant| variant.lr.is_none()) => {
-                Some("Learning rates are not chosen yet: the runs that choose them have not all ended.".into())
+                Some("Learning rates are not chosen yet: the tuning runs have not all ended.".into())
             }
             Some(sweep) => Some(format!(
-                "Learning rates are tuned for each variant: {} rates, {} of their own at each.",
+                "Learning rates are tuned for each variant: {} rates, {} at each.",
                 sweep.rates.len(),
-                if sweep.seeds == 1 { "a seed".into() } else { format!("{} seeds", sweep.seeds) }
+                if sweep.seeds == 1 { "one tuning seed".into() } else { format!("{} tuning seeds", sweep.seeds) }
             )),
-            None => {
-                Some("Learning rates are not tuned: all variants train with the rates that the study gives.".into())
-            }
+            None => Some("Learning rates are not tuned: all variants use the rates written in the study.".into()),
         };
         notes.extend(rates);
         let at_edge = self.rows.iter().zip(&self.curves).filter(|(_, curve)| curve.is_at_edge());
@@ -107,7 +105,7 @@ impl Comparison {
         let at_edge = at_edge.collect::<Vec<_>>().join(", ");
         if !at_edge.is_empty() {
             notes.push(format!(
-                "The best rate lies at an edge of the sweep, so that a better one may lie beyond: {at_edge}."
+                "The best rate is at an edge of the sweep, so a better one may lie beyond it: {at_edge}."
             ));
         }
         let n_compared = self.rows[1..].iter().filter(|row| row.adjusted_p.is_some()).count();
@@ -120,8 +118,8 @@ impl Comparison {
         let reference = &self.rows[0];
         if let Some(deviation) = reference.loss_deviation {
             notes.push(format!(
-                "Noise: from seed to seed the loss of {} varies by ±{deviation:.4} nats ({:.2}% of perplexity); differences \
-                 are taken between runs of one seed.",
+                "Seed noise: the loss of {} has a standard deviation of {deviation:.4} nats over seeds ({:.2}% of perplexity); \
+                 differences are taken between runs of the same seed.",
                 reference.variant,
                 percent(deviation)
             ));
@@ -147,8 +145,8 @@ impl Comparison {
         }
         if let Some(Account { floor, .. }) = self.account {
             notes.push(format!(
-                "The best possible loss on this text is {floor:.4} nats per token (perplexity {:.3}): that of a model that \
-                 knows how it was made.",
+                "The lowest achievable loss on this text is {floor:.4} nats per token (perplexity {:.3}), known from the \
+                 generator.",
                 floor.exp()
             ));
         }
@@ -324,21 +322,21 @@ impl Comparison {
     }
 
     /// What the columns of [`Comparison::measures`] mean.
-    pub(crate) const MEASURES: &str = "Best valid loss is the lowest evaluation of each run, averaged: chosen by \
-        looking, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
-        quadratic over 11 steps, on the first 10% of steps. The gap is the validation loss less the mean training loss of the \
-        last 10% of steps: what is lost from one text to the other, and from training to evaluation. A spike is a training loss more than 6 standard \
+    pub(crate) const MEASURES: &str = "Best valid loss is the lowest evaluation of each run, averaged: chosen after \
+        the fact, so biased towards low. Early roughness is the deviation of the training loss in nats around a local \
+        quadratic over 11 steps, on the first 10% of steps. The gap is the validation loss minus the mean training loss of the \
+        last 10% of steps. A spike is a training loss more than 6 standard \
         deviations above the mean of the 50 before it. Grad norm CV is the standard deviation of the gradient's norm before clipping over \
         its mean, after the warm-up: its trend counts too. Steps to reference: after how many the validation loss first is as low as the \
         last of the reference's run of the same seed, on straight lines between evaluations, from the first; '-' where a seed never \
         is.";
 
-    pub(crate) const INSIDE: &str = "Inside: on the first 8 windows of the validation split after the last step, averaged over the seeds \
+    pub(crate) const INSIDE: &str = "Diagnostics: on the first 8 windows of the validation split after the last step, averaged over the seeds \
         that are done and over places: blocks, norms or heads; where batches differ, the largest.";
 
     /// What probes have found after the last step.
     pub(crate) fn inside(&self) -> Option<Table> {
-        let header = std::iter::once("inside".to_string()).chain(self.rows.iter().map(|row| row.variant.clone()));
+        let header = std::iter::once("diagnostics".to_string()).chain(self.rows.iter().map(|row| row.variant.clone()));
         let mut table = Table { header: header.collect(), rows: vec![] };
         for &measure in Measure::VARIANTS {
             let means = || self.rows.iter().map(|row| row.inside.get(&measure));

@@ -79,7 +79,7 @@ pub(crate) fn about(measure: Measure) -> About {
         Revived => (
             UNITS,
             "Revived units",
-            "Of the units that were never active at the look before, those that are active again; they may be few.",
+            "Units that were never active at the previous probe and are active again, as a share of the former; they may be few.",
             "share of silent units",
         ),
         Active => (
@@ -136,7 +136,7 @@ pub(crate) fn about(measure: Measure) -> About {
         MateEffect => (
             BATCHES,
             "Effect of batch mates",
-            "How far a token's loss moves when half of the windows in its batch are others. 0 for any norm that looks at one token.",
+            "How far a token's loss moves when half of the windows in its batch are others. 0 for any norm that uses one token alone.",
             "nats per token",
         ),
         AttnEntropy => (

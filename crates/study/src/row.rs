@@ -159,7 +159,7 @@ impl Row {
         let Some(difference) = self.difference else {
             let said = if self.n_diverged > 0 { format!("{}; ", self.divergence()) } else { String::new() };
             return format!(
-                "{name}: {said}no seed is finished for both it and {against}, so nothing can be said of its loss."
+                "{name}: {said}no seed is finished for both it and {against}, so there is no loss to compare."
             );
         };
         let size = match difference.mean {
@@ -195,12 +195,11 @@ impl Row {
                     }
                 }
             }
-            _ => format!("No verdict on {name}, for one seed decides nothing: perplexity {size} than {against}."),
+            _ => format!("{name}: no verdict from one seed; perplexity {size} than {against}."),
         };
         if let Some(Paired { mean, interval: Some((low, high)), .. }) = self.knowledge_difference {
             let word = if mean < 0.0 { "fewer" } else { "more" };
-            text +=
-                &format!(" It knows {:.0} bits {word} by heart (95% interval {low:+.0} to {high:+.0}).", mean.abs());
+            text += &format!(" It memorized {:.0} bits {word} (95% interval {low:+.0} to {high:+.0}).", mean.abs());
         }
         if self.n_diverged > 0 {
             text += &format!(" But {}.", self.divergence());
@@ -209,7 +208,7 @@ impl Row {
             let word = match (low > 0.0, high < 0.0) {
                 (true, _) => "rougher",
                 (_, true) => "smoother",
-                _ => "neither smoother nor rougher beyond doubt",
+                _ => "neither significantly smoother nor rougher",
             };
             text += &format!(
                 " Its early loss curve is {word}: roughness {mean:+.4} nats (95% interval {low:+.4} to {high:+.4}), lower \
@@ -262,10 +261,10 @@ impl Study {
         let budgets = match self.matching {
             Matching::Params => "at equal parameters",
             Matching::Flops => "at equal FLOPs",
-            Matching::Width => "at widths as written",
+            Matching::Width => "at unmatched budgets",
             Matching::Loose => return "with configs as they are".into(),
         };
-        let rates = if self.sweep.is_some() { "each at its own best learning rate" } else { "at rates as written" };
+        let rates = if self.sweep.is_some() { "learning rates tuned" } else { "learning rates not tuned" };
         format!("{budgets}, {rates}")
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::folder::{FileHash, damaged, is_there, missing, read_file, read_text, unwritable};
 use crate::format::{Record, from_json, in_oldest_format, stamped};
-use crate::journal::Mark;
+use crate::journal::LogPosition;
 use crate::spike::Window;
 use crate::{BadFile, RunConfig, RunFolder};
 
@@ -34,9 +34,9 @@ pub(crate) struct TrainState {
     /// The step of the lowest validation loss, and its bits.
     pub(crate) best: Option<(usize, u64)>,
     /// Where the metrics stood; `None` before the first checkpoint.
-    pub(crate) metrics: Option<Mark>,
+    pub(crate) metrics: Option<LogPosition>,
     /// Where the looks inside stood, if there are any.
-    pub(crate) probes: Option<Mark>,
+    pub(crate) probes: Option<LogPosition>,
 }
 
 /// A run's state as it was between a step and its evaluation.

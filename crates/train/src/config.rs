@@ -186,7 +186,7 @@ impl RunConfig {
     pub fn changes_since(&self, earlier: &RunConfig) -> String {
         let mut changes = self.differences(earlier);
         if self.probe != earlier.probe {
-            changes.push("other looks inside: [probe]".into());
+            changes.push("another [probe]; probes cannot be recorded retroactively".into());
         }
         match changes.is_empty() {
             true => format!("{} of study {}, now {}", earlier.label(), earlier.study, self.label()),

@@ -3,7 +3,7 @@
 use data::Dataset;
 use model::Units;
 
-use crate::learner::{LanguageModel, Report};
+use crate::learner::{LanguageModel, StepOutput};
 
 /// Windows in an evaluation batch, at the context lengths of small models. It does not change the result.
 pub const BATCH_SIZE: usize = 16;
@@ -16,8 +16,8 @@ pub(crate) fn evaluate(
     batch_size: usize,
     mut units: Option<&mut Units>,
     should_stop: impl Fn() -> bool,
-) -> Option<Report> {
-    let mut whole = Report::default();
+) -> Option<StepOutput> {
+    let mut whole = StepOutput::default();
     for batch in data.valid_batches(batch_size) {
         if should_stop() {
             return None;

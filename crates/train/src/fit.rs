@@ -20,10 +20,10 @@ use crate::checkpoint::{Checkpoints, TrainState};
 use crate::config::OnSpike;
 use crate::diverged::first_not_finite;
 use crate::evaluate::{BATCH_SIZE, evaluate};
-use crate::journal::{Journal, MetricLine};
-use crate::learner::{LanguageModel, Report, Unread, gradients, learner, unread_step, update};
+use crate::journal::{MetricLine, MetricsLog};
+use crate::learner::{LanguageModel, PendingLoss, StepOutput, gradients, learner, pending_step, update};
 use crate::probe::Probes;
-use crate::records::Outlet;
+use crate::records::RecordReceiver;
 use crate::{Ending, RunConfig, RunFolder, State};
 
 /// Steps through a run: a pure function of the config and the corpus but for the clock.
@@ -36,7 +36,7 @@ pub(crate) struct StepLoop {
     /// Where the run stands: at its first step, or where it was interrupted.
     pub(crate) from: TrainState,
     /// The learner's state, each time that burn is asked for it.
-    pub(crate) outlet: Mutex<Outlet>,
+    pub(crate) receiver: Mutex<RecordReceiver>,
     /// Whether the run is to stop.
     pub(crate) stop: Arc<AtomicBool>,
     /// How the run ended, and its state then; filled by `fit`, whose signature is burn's.
@@ -59,11 +59,11 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
             self.warm_up();
         }
         let mut run = || {
-            let journal = Journal::open(&self.folder, &self.config, state.metrics.as_ref())?;
+            let metrics = MetricsLog::open(&self.folder, &self.config, state.metrics.as_ref())?;
             let (start, last) = (Instant::now(), Instant::now());
             let probes = Probes::open(&self.folder, &self.config, state.probes.as_ref(), &self.data)?;
             let (learner, components, state) = (&mut learner, &mut components, &mut state);
-            Running { of: self, learner, components, state, journal, probes, unread: vec![], start, last }.steps()
+            Running { of: self, learner, components, state, metrics, probes, pending: vec![], start, last }.steps()
         };
         let ending = run().map(|ending| (ending, state));
         *self.ending.lock().expect("no panic while it is held") = Some(ending);
@@ -72,7 +72,7 @@ impl SupervisedLearningStrategy<LanguageModel> for StepLoop {
 }
 
 impl StepLoop {
-    fn item(&self, step: usize, report: Report) -> TrainingItem<Report> {
+    fn item(&self, step: usize, report: StepOutput) -> TrainingItem<StepOutput> {
         TrainingItem::new(report, Progress::new(step, self.config.train.steps, Some("steps".into())), Some(step), None)
     }
 
@@ -80,8 +80,8 @@ impl StepLoop {
     fn warm_up(&self) {
         let mut learner = learner(&self.config, &self.device);
         let batch = self.data.train_batch(self.config.seed, 1, self.config.train.batch_size);
-        let (unread, _) = unread_step(&mut learner, &batch, &self.config, 1);
-        Unread::read(&[unread]);
+        let (pending, _) = pending_step(&mut learner, &batch, &self.config, 1);
+        PendingLoss::read(&[pending]);
     }
 
     /// Steps whose numbers are read together. On the CPU they are there at once; a GPU would have to come to a halt for each, and only
@@ -100,10 +100,10 @@ struct Running<'a> {
     learner: &'a mut Learner<LanguageModel>,
     components: &'a mut Components,
     state: &'a mut TrainState,
-    journal: Journal,
+    metrics: MetricsLog,
     probes: Probes<'a>,
     /// Steps that were taken and not looked at, each with its learning rate.
-    unread: Vec<(Unread, f64)>,
+    pending: Vec<(PendingLoss, f64)>,
     start: Instant,
     /// When the last step was looked at.
     last: Instant,
@@ -158,7 +158,7 @@ impl Running<'_> {
             }
         }
         self.components.event_processor.process_train(LearnerEvent::EndSplit(1))?;
-        self.journal.sync()?;
+        self.metrics.sync()?;
         self.probes.sync()?;
         Ok(Ending::Done)
     }
@@ -175,9 +175,9 @@ impl Running<'_> {
         let batch = self.of.data.train_batch(*seed, step, train.batch_size);
         self.probes.before(step, || self.learner.model());
         if self.of.read_every() > 1 {
-            self.unread.push(unread_step(self.learner, &batch, &self.of.config, step));
+            self.pending.push(pending_step(self.learner, &batch, &self.of.config, step));
             self.state.step = step;
-            return if self.unread.len() < self.of.read_every() { Ok(None) } else { self.read() };
+            return if self.pending.len() < self.of.read_every() { Ok(None) } else { self.read() };
         }
         let (report, grads, norm) = gradients(self.learner, &batch, &self.of.config, step);
         let loss = report.loss();
@@ -199,13 +199,13 @@ impl Running<'_> {
 
     /// Looks at the steps that nobody has looked at; the first that is wrong.
     fn read(&mut self) -> Result<Option<Wrong>> {
-        if self.unread.is_empty() {
+        if self.pending.is_empty() {
             return Ok(None);
         }
-        let (unread, rates): (Vec<Unread>, Vec<f64>) = std::mem::take(&mut self.unread).into_iter().unzip();
-        let first = self.state.step + 1 - unread.len();
-        let numbers = Unread::read(&unread);
-        let seconds = self.last.elapsed().as_secs_f64() / unread.len() as f64;
+        let (pending, rates): (Vec<PendingLoss>, Vec<f64>) = std::mem::take(&mut self.pending).into_iter().unzip();
+        let first = self.state.step + 1 - pending.len();
+        let numbers = PendingLoss::read(&pending);
+        let seconds = self.last.elapsed().as_secs_f64() / pending.len() as f64;
         for (step, ((report, norm), lr)) in (first..).zip(numbers.into_iter().zip(rates)) {
             let loss = report.loss();
             if !loss.is_finite() || !norm.is_finite() {
@@ -223,7 +223,7 @@ impl Running<'_> {
     fn note(
         &mut self,
         step: usize,
-        report: Report,
+        report: StepOutput,
         norm: f64,
         lr: f64,
         spike: Option<f64>,
@@ -236,12 +236,12 @@ impl Running<'_> {
             tracing::warn!(step, "spike: {}", leap(loss, z));
         }
         let line = MetricLine::new(step, Split::Train, loss, seconds);
-        self.journal.write(&MetricLine { lr: Some(lr), grad_norm: Some(norm), spike, ..line })?;
+        self.metrics.write(&MetricLine { lr: Some(lr), grad_norm: Some(norm), spike, ..line })?;
         let done = (self.state.step - self.of.from.step) as f64;
         let steps_left = (self.of.config.train.steps - self.state.step) as f64;
         let seconds_left = self.start.elapsed().as_secs_f64() / done * steps_left;
         let tokens_per_second = report.n_tokens as f64 / seconds;
-        let report = Report { lr, tokens_per_second, seconds_left, ..report };
+        let report = StepOutput { lr, tokens_per_second, seconds_left, ..report };
         self.components.event_processor.process_train(LearnerEvent::ProcessedItem(self.of.item(step, report)))?;
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Running<'_> {
         if let Some(units) = units {
             self.probes.write_dead(step, &units)?;
         }
-        self.journal.write(&MetricLine {
+        self.metrics.write(&MetricLine {
             bits_per_byte: self.of.data.valid_bytes.map(|bytes| bits / bytes as f64),
             classes: report.classes.iter().map(|(&class, (nats, n))| (class, nats / *n as f64)).collect(),
             ..MetricLine::new(step, Split::Valid, loss, start.elapsed().as_secs_f64())
@@ -278,16 +278,16 @@ impl Running<'_> {
 
     /// Writes a checkpoint.
     fn save(&mut self) -> Result<()> {
-        self.journal.sync()?;
+        self.metrics.sync()?;
         self.probes.sync()?;
-        self.state.metrics = Some(self.journal.mark());
+        self.state.metrics = Some(self.metrics.mark());
         self.state.probes = self.probes.mark();
         // Running statistics lag one step behind until a model for inference is made of the one in training.
         drop(self.learner.model().valid());
         let checkpointer = self.components.checkpointer.as_mut().context("burn was given checkpointers")?;
         checkpointer.checkpoint(self.learner, self.state.step, &self.components.event_store);
-        let outlet = self.of.outlet.lock().expect("no panic while it is held");
-        let (model, optimizer) = (outlet.model.recv()?, outlet.optimizer.recv()?);
+        let receiver = self.of.receiver.lock().expect("no panic while it is held");
+        let (model, optimizer) = (receiver.model.recv()?, receiver.optimizer.recv()?);
         self.of.checkpoints.save(model, optimizer, self.state)?;
         self.of.folder.set_status(State::Running, self.state.step, None)?;
         self.last = Instant::now();
@@ -313,7 +313,7 @@ impl Running<'_> {
     }
 
     fn diverged(&self, (step, why): Wrong) -> Result<Ending> {
-        self.journal.sync()?;
+        self.metrics.sync()?;
         self.probes.sync()?;
         let last = self.of.checkpoints.last().unwrap_or("none".into());
         Ok(Ending::Diverged { step, message: format!("step {step}: {why}; last checkpoint: {last}") })

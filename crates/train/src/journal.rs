@@ -65,13 +65,13 @@ impl MetricLine {
 /// How far a file of lines has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Mark {
+pub(crate) struct LogPosition {
     bytes: u64,
     /// Of these bytes.
     blake3: String,
 }
 
-impl Mark {
+impl LogPosition {
     /// What a file held at the mark, and its hash.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Mark {
 }
 
 /// A file of lines of JSON, open at its end, so that others can follow it.
-pub(crate) struct Lines {
+pub(crate) struct JsonlWriter {
     storage: Arc<dyn Storage>,
     path: PathBuf,
     file: File,
@@ -101,7 +101,7 @@ pub(crate) struct Lines {
     hash: Hasher,
 }
 
-impl Lines {
+impl JsonlWriter {
     /// An empty file; of a run that goes on, one that holds what was written up to a mark, and that.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Lines {
     pub(crate) fn open<T: DeserializeOwned>(
         folder: &RunFolder,
         path: PathBuf,
-        from: Option<&Mark>,
+        from: Option<&LogPosition>,
     ) -> Result<(Self, Vec<T>)> {
         let storage = folder.storage.clone();
         let (held, hash) = from.map_or_else(|| Ok((vec![], Hasher::new())), |mark| mark.read(&path))?;
@@ -118,7 +118,7 @@ impl Lines {
         storage.cut(&file, hash.count()).with_context(|| unwritable(&path))?;
         // A checkpoint that names what is in a file is worth nothing without the file.
         storage.sync(&folder.path).with_context(|| unwritable(&path))?;
-        Ok((Lines { storage, path, file, hash }, lines))
+        Ok((JsonlWriter { storage, path, file, hash }, lines))
     }
 
     pub(crate) fn write(&mut self, line: &impl Serialize) -> Result<()> {
@@ -134,24 +134,24 @@ impl Lines {
     }
 
     /// How far it is.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() }
+    pub(crate) fn mark(&self) -> LogPosition {
+        LogPosition { bytes: self.hash.count(), blake3: self.hash.finalize().to_string() }
     }
 }
 
 /// The metrics, and the same for TensorBoard.
-pub(crate) struct Journal {
-    metrics: Lines,
+pub(crate) struct MetricsLog {
+    metrics: JsonlWriter,
     events: EventsFile,
 }
 
-impl Journal {
+impl MetricsLog {
     /// Empty files; of a run that goes on, what was written up to a mark.
     ///
     /// # Errors
     /// A file that cannot be written, or does not hold any more what it held at the mark.
-    pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>) -> Result<Self> {
-        let (metrics, held) = Lines::open::<MetricLine>(folder, folder.metrics_path(), from)?;
+    pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&LogPosition>) -> Result<Self> {
+        let (metrics, held) = JsonlWriter::open::<MetricLine>(folder, folder.metrics_path(), from)?;
         let mut events = EventsFile::create(folder, config)?;
         if from.is_some() {
             let started = folder.meta()?.started as f64;
@@ -161,7 +161,7 @@ impl Journal {
                 events.scalars(started + seconds, line.step, &scalars(&line))?;
             }
         }
-        Ok(Journal { metrics, events })
+        Ok(MetricsLog { metrics, events })
     }
 
     pub(crate) fn write(&mut self, line: &MetricLine) -> Result<()> {
@@ -175,7 +175,7 @@ impl Journal {
     }
 
     /// How far the metrics are.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> LogPosition {
         self.metrics.mark()
     }
 }

@@ -29,12 +29,12 @@ pub(crate) struct LanguageModel {
 
 /// What one batch gave, and where the run stands: burn's metrics read it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct StepOutput {
     /// Negative log-likelihood of the batch, summed over its tokens.
     pub(crate) nats: f64,
     pub(crate) n_tokens: usize,
     /// The mean loss, `[1]`, where the nats have not been read from the device.
-    pub(crate) unread: Option<Tensor<1>>,
+    pub(crate) pending: Option<Tensor<1>>,
     /// Nats and tokens of each class, of a validation batch of generated text.
     pub(crate) classes: BTreeMap<Class, (f64, usize)>,
     pub(crate) lr: f64,
@@ -42,21 +42,21 @@ pub(crate) struct Report {
     pub(crate) seconds_left: f64,
 }
 
-impl Report {
+impl StepOutput {
     /// Nats per token.
     pub(crate) fn loss(&self) -> f64 {
         self.nats / self.n_tokens as f64
     }
 }
 
-impl ItemLazy for Report {
+impl ItemLazy for StepOutput {
     fn sync(self) -> Result<Self, ExecutionError> {
         Ok(self)
     }
 }
 
-impl Adaptor<Report> for Report {
-    fn adapt(&self) -> Report {
+impl Adaptor<StepOutput> for StepOutput {
+    fn adapt(&self) -> StepOutput {
         self.clone()
     }
 }
@@ -68,14 +68,14 @@ impl LanguageModel {
     }
 
     /// The loss of a batch, summed in f64 over the tokens that count; adds the units that are active, if they are asked for.
-    pub(crate) fn evaluate(&self, ValidBatch { windows, scored }: ValidBatch, units: Option<&mut Units>) -> Report {
+    pub(crate) fn evaluate(&self, ValidBatch { windows, scored }: ValidBatch, units: Option<&mut Units>) -> StepOutput {
         let [inputs, targets] = [&windows.inputs, &windows.targets].map(|ids| self.ids(&windows, ids));
         let nll = match units {
             None => self.decoder.nll(inputs, targets),
             Some(units) => self.decoder.nll_and_units(inputs, targets, units),
         };
         let nll = nll.into_data().convert::<f32>().try_into_vec::<f32>().expect("just converted to f32");
-        let mut report = Report::default();
+        let mut report = StepOutput::default();
         for (nats, scored) in nll.into_iter().map(f64::from).zip(scored) {
             if scored == Scored::No {
                 continue;
@@ -106,32 +106,36 @@ impl LanguageModel {
     }
 }
 
-/// Windows of a step whose gradients are computed together.
-pub(crate) struct Part {
+/// Windows of a step whose gradients are step_gradients together.
+pub(crate) struct MicroBatchInput {
     windows: Batch,
     micro_batch: MicroBatch,
 }
 
 impl TrainStep for LanguageModel {
-    type Input = Part;
-    type Output = Report;
+    type Input = MicroBatchInput;
+    type Output = StepOutput;
 
     /// The loss of a part of a batch, and the gradients of its share in the mean over the batch.
-    fn step(&self, Part { windows, micro_batch }: Part) -> TrainOutput<Report> {
+    fn step(&self, MicroBatchInput { windows, micro_batch }: MicroBatchInput) -> TrainOutput<StepOutput> {
         let mut loss = self.in_micro_batch(micro_batch).nll(&windows).mean();
-        let unread = Some(loss.clone().inner());
+        let pending = Some(loss.clone().inner());
         if micro_batch.n > 1 {
             loss = loss * (1.0 / micro_batch.n as f64);
         }
-        TrainOutput::new(self, loss.backward(), Report { unread, n_tokens: windows.n_tokens(), ..Report::default() })
+        TrainOutput::new(
+            self,
+            loss.backward(),
+            StepOutput { pending, n_tokens: windows.n_tokens(), ..StepOutput::default() },
+        )
     }
 }
 
 impl InferenceStep for LanguageModel {
     type Input = ValidBatch;
-    type Output = Report;
+    type Output = StepOutput;
 
-    fn step(&self, batch: ValidBatch) -> Report {
+    fn step(&self, batch: ValidBatch) -> StepOutput {
         self.evaluate(batch, None)
     }
 }
@@ -206,24 +210,24 @@ impl ModuleVisitor for Matrices {
     }
 }
 
-/// What a step has computed. Its numbers are on their device still: to read them is to wait for all that was asked of it.
-pub(crate) struct Computed {
-    pub(crate) unread: Unread,
+/// What a step has step_gradients. Its numbers are on their device still: to read them is to wait for all that was asked of it.
+pub(crate) struct StepGradients {
+    pub(crate) pending: PendingLoss,
     grads: GradientsParams,
 }
 
 /// Numbers of a step that nobody has read.
-pub(crate) struct Unread {
+pub(crate) struct PendingLoss {
     /// The mean loss of each part of the batch, `[1]`, and its tokens.
     losses: Vec<(Tensor<1>, usize)>,
     /// The sum of the squares of all gradients, `[1]`.
     squares: Tensor<1>,
 }
 
-impl Unread {
+impl PendingLoss {
     /// The losses and the gradients' norms of steps, with one wait for all of them.
-    pub(crate) fn read(steps: &[Unread]) -> Vec<(Report, f64)> {
-        let numbers = |step: &Unread| {
+    pub(crate) fn read(steps: &[PendingLoss]) -> Vec<(StepOutput, f64)> {
+        let numbers = |step: &PendingLoss| {
             let losses = step.losses.iter().map(|(loss, _)| loss.clone());
             losses.chain([step.squares.clone()]).collect::<Vec<_>>()
         };
@@ -231,8 +235,8 @@ impl Unread {
         let all = all.into_data().convert::<f64>().try_into_vec::<f64>().expect("just converted to f64");
         let mut rest = all.into_iter();
         let mut next = || rest.next().expect("as many as were asked for");
-        let read = |step: &Unread| {
-            let mut report = Report::default();
+        let read = |step: &PendingLoss| {
+            let mut report = StepOutput::default();
             for &(_, n_tokens) in &step.losses {
                 report.nats += next() * n_tokens as f64;
                 report.n_tokens += n_tokens;
@@ -260,21 +264,26 @@ pub(crate) fn micro_batches(
 }
 
 /// The loss and the gradients of a batch.
-pub(crate) fn compute(learner: &Learner<LanguageModel>, batch: &Batch, config: &RunConfig, step: usize) -> Computed {
+pub(crate) fn compute(
+    learner: &Learner<LanguageModel>,
+    batch: &Batch,
+    config: &RunConfig,
+    step: usize,
+) -> StepGradients {
     let (model, mut losses, mut sum) = (learner.model(), vec![], GradientsAccumulator::new());
     for (micro_batch, windows) in micro_batches(batch, config, step, model.decoder.devices()[0].clone()) {
-        let output = learner.train_step(Part { windows, micro_batch });
-        losses.push((output.item.unread.expect("a step leaves its loss"), output.item.n_tokens));
+        let output = learner.train_step(MicroBatchInput { windows, micro_batch });
+        losses.push((output.item.pending.expect("a step leaves its loss"), output.item.n_tokens));
         sum.accumulate(&model, output.grads);
     }
     let grads = sum.grads();
     let mut squares = Squares { grads: &grads, kernels: config.kernels, sum: None };
     model.visit(&mut squares);
     let squares = squares.sum.expect("a model has parameters");
-    Computed { unread: Unread { losses, squares }, grads }
+    StepGradients { pending: PendingLoss { losses, squares }, grads }
 }
 
-impl Computed {
+impl StepGradients {
     /// Scales all gradients together so that their global norm, which has been read, is at most `max_norm`.
     /// Pascanu, Mikolov and Bengio, 2013.
     pub(crate) fn clipped(mut self, model: &LanguageModel, norm: f64, max_norm: f64) -> GradientsParams {
@@ -286,12 +295,12 @@ impl Computed {
     }
 
     /// The same without a look at the norm.
-    pub(crate) fn clipped_unread(mut self, model: &LanguageModel, max_norm: f64) -> (GradientsParams, Unread) {
-        let norm = self.unread.squares.clone().sqrt();
+    pub(crate) fn clipped_on_device(mut self, model: &LanguageModel, max_norm: f64) -> (GradientsParams, PendingLoss) {
+        let norm = self.pending.squares.clone().sqrt();
         // A norm of zero leaves zeros as they are.
         let factor = (norm + f32::MIN_POSITIVE).recip().mul_scalar(max_norm).clamp_max(1.0);
-        model.visit(&mut Scale { grads: &mut self.grads, factor: Factor::Unread(factor) });
-        (self.grads, self.unread)
+        model.visit(&mut Scale { grads: &mut self.grads, factor: Factor::PendingLoss(factor) });
+        (self.grads, self.pending)
     }
 }
 
@@ -301,23 +310,23 @@ pub(crate) fn gradients(
     batch: &Batch,
     config: &RunConfig,
     step: usize,
-) -> (Report, GradientsParams, f64) {
-    let computed = compute(learner, batch, config, step);
-    let (report, norm) = Unread::read(std::slice::from_ref(&computed.unread)).remove(0);
-    let grads = computed.clipped(&learner.model(), norm, config.train.grad_clip);
+) -> (StepOutput, GradientsParams, f64) {
+    let step_gradients = compute(learner, batch, config, step);
+    let (report, norm) = PendingLoss::read(std::slice::from_ref(&step_gradients.pending)).remove(0);
+    let grads = step_gradients.clipped(&learner.model(), norm, config.train.grad_clip);
     (report, grads, norm)
 }
 
 /// A step whose numbers nobody has looked at, with its learning rate.
-pub(crate) fn unread_step(
+pub(crate) fn pending_step(
     learner: &mut Learner<LanguageModel>,
     batch: &Batch,
     config: &RunConfig,
     step: usize,
-) -> (Unread, f64) {
-    let computed = compute(learner, batch, config, step);
-    let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
-    (unread, update(learner, Some(grads)))
+) -> (PendingLoss, f64) {
+    let step_gradients = compute(learner, batch, config, step);
+    let (grads, pending) = step_gradients.clipped_on_device(&learner.model(), config.train.grad_clip);
+    (pending, update(learner, Some(grads)))
 }
 
 /// A step of the schedule and, if there are gradients, of the optimizer. Returns the learning rate.
@@ -435,7 +444,7 @@ struct Scale<'a> {
 enum Factor {
     Number(f64),
     /// `[1]`
-    Unread(Tensor<1>),
+    PendingLoss(Tensor<1>),
 }
 
 impl ModuleVisitor for Scale<'_> {
@@ -443,7 +452,7 @@ impl ModuleVisitor for Scale<'_> {
         if let Some(grad) = self.grads.remove::<D>(param.id) {
             let scaled = match &self.factor {
                 Factor::Number(factor) => grad * *factor,
-                Factor::Unread(factor) => grad * factor.clone().unsqueeze(),
+                Factor::PendingLoss(factor) => grad * factor.clone().unsqueeze(),
             };
             self.grads.register(param.id, scaled);
         }
@@ -524,11 +533,11 @@ mod tests {
         let batch = |n| data.train_batch(0, n, config.train.batch_size);
         let (mut seen, mut unseen) = (on(&config, Backend::Flex), on(&config, Backend::Flex));
         let looked: Vec<(f64, f64)> = (1..=10).map(|n| step(&mut seen, batch(n), &config)).collect();
-        let mut unread = vec![];
+        let mut pending = vec![];
         for n in 1..=10 {
-            unread.push(unread_step(&mut unseen, &batch(n), &config, n).0);
+            pending.push(pending_step(&mut unseen, &batch(n), &config, n).0);
         }
-        let read = Unread::read(&unread);
+        let read = PendingLoss::read(&pending);
         assert!(looked.iter().any(|(_, norm)| *norm > 0.5), "something is clipped: {looked:?}");
         for ((loss, norm), (report, norm_read)) in looked.into_iter().zip(read) {
             assert!((loss - report.loss()).abs() < 1e-5 && (norm - norm_read).abs() < 1e-4, "{loss} {}", report.loss());

@@ -1,9 +1,9 @@
 //! One run: a `RunConfig` and a corpus in, a run folder out.
 
 mod backend;
+mod bit_diff;
 mod checkpoint;
 mod config;
-mod costs;
 mod diverged;
 mod evaluate;
 mod events;
@@ -16,14 +16,14 @@ pub mod hf;
 mod interrupted;
 mod journal;
 mod learner;
+mod line_renderer;
 mod metrics;
-mod needs;
+mod op_bench;
 mod operations;
-mod plain;
 mod probe;
 mod records;
+mod resources;
 mod run;
-mod same;
 mod sample;
 mod schedule;
 mod selftest;
@@ -31,20 +31,20 @@ mod spike;
 mod stepper;
 
 pub use backend::Backend;
+pub use bit_diff::first_difference;
 pub use config::{CheckpointConfig, OnSpike, ProbeConfig, RunConfig, TrainConfig};
-pub use costs::{Cost, costs, median};
 pub use evaluate::BATCH_SIZE as EVAL_BATCH_SIZE;
 pub use existing::{Existing, Refused, all_aside, new_aside, set_aside_unusable};
 pub use folder::{BadFile, Meta, Resumed, RunFolder, State, Status, is_there, read_text, write_whole};
 pub use journal::MetricLine;
 pub use metrics::duration;
-pub use needs::DiskNeeds;
+pub use op_bench::{Cost, costs, median};
 pub use probe::ProbeLine;
+pub use resources::DiskNeeds;
 pub use run::{Display, Ending, Provenance, planned_text, run};
-pub use same::first_difference;
 pub use sample::{Sampling, sample};
 pub use selftest::{Agreement, selftest};
-pub use stepper::{Stepper, Turn};
+pub use stepper::{Round, Stepper};
 
 /// A choice that cannot be run. One sentence that names the key, its value and what would be right.
 #[derive(Debug, thiserror::Error)]

@@ -10,43 +10,44 @@ use burn::train::metric::{
     SerializedEntry,
 };
 
-use crate::learner::Report;
+use crate::learner::StepOutput;
 
 /// One number of a report under a name.
 #[derive(Clone)]
-pub(crate) struct Gauge {
+pub(crate) struct ScalarMetric {
     name: MetricName,
     higher_is_better: bool,
-    read: fn(&Report) -> f64,
+    read: fn(&StepOutput) -> f64,
     show: fn(f64) -> String,
     value: f64,
 }
 
-impl Gauge {
-    fn new(name: &str, read: fn(&Report) -> f64, show: fn(f64) -> String) -> Self {
-        Gauge { name: Arc::new(name.into()), higher_is_better: false, read, show, value: f64::NAN }
+impl ScalarMetric {
+    fn new(name: &str, read: fn(&StepOutput) -> f64, show: fn(f64) -> String) -> Self {
+        ScalarMetric { name: Arc::new(name.into()), higher_is_better: false, read, show, value: f64::NAN }
     }
 
     /// Nats per token.
     pub(crate) fn loss() -> Self {
-        Gauge::new("Loss", Report::loss, |value| format!("{value:.4}"))
+        ScalarMetric::new("Loss", StepOutput::loss, |value| format!("{value:.4}"))
     }
 
     pub(crate) fn perplexity() -> Self {
-        Gauge::new("Perplexity", |report| report.loss().exp(), |value| format!("{value:.3}"))
+        ScalarMetric::new("Perplexity", |report| report.loss().exp(), |value| format!("{value:.3}"))
     }
 
     pub(crate) fn learning_rate() -> Self {
-        Gauge::new("Learning rate", |report| report.lr, |value| format!("{value:.2e}"))
+        ScalarMetric::new("Learning rate", |report| report.lr, |value| format!("{value:.2e}"))
     }
 
     pub(crate) fn tokens_per_second() -> Self {
-        let speed = Gauge::new("Tokens per second", |report| report.tokens_per_second, |value| format!("{value:.0}"));
-        Gauge { higher_is_better: true, ..speed }
+        let speed =
+            ScalarMetric::new("Tokens per second", |report| report.tokens_per_second, |value| format!("{value:.0}"));
+        ScalarMetric { higher_is_better: true, ..speed }
     }
 
     pub(crate) fn time_left() -> Self {
-        Gauge::new("Time left", |report| report.seconds_left, duration)
+        ScalarMetric::new("Time left", |report| report.seconds_left, duration)
     }
 
     fn entry(&self) -> SerializedEntry {
@@ -64,8 +65,8 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-impl Metric for Gauge {
-    type Input = Report;
+impl Metric for ScalarMetric {
+    type Input = StepOutput;
 
     fn name(&self) -> MetricName {
         self.name.clone()
@@ -75,7 +76,7 @@ impl Metric for Gauge {
         NumericAttributes { unit: None, higher_is_better: self.higher_is_better }.into()
     }
 
-    fn update(&mut self, report: &Report, _at: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+    fn update(&mut self, report: &StepOutput, _at: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
         self.value = (self.read)(report);
         Ok(self.entry())
     }
@@ -89,7 +90,7 @@ impl Metric for Gauge {
     }
 }
 
-impl Numeric for Gauge {
+impl Numeric for ScalarMetric {
     fn value(&self) -> Option<NumericEntry> {
         Some(NumericEntry::Value(self.value))
     }

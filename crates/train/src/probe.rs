@@ -8,7 +8,7 @@ use data::{Batch, Dataset};
 use model::{Measure, Units, Windows, updates};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{Lines, Mark};
+use crate::journal::{JsonlWriter, LogPosition};
 use crate::learner::LanguageModel;
 use crate::{ProbeConfig, RunConfig, RunFolder};
 
@@ -43,7 +43,7 @@ pub(crate) struct Probes<'a> {
     /// Of the run.
     steps: usize,
     data: &'a Dataset,
-    lines: Option<Lines>,
+    lines: Option<JsonlWriter>,
     last: Option<ProbeLine>,
     /// The model before the step after which it is looked at.
     before: Option<LanguageModel>,
@@ -54,13 +54,18 @@ impl<'a> Probes<'a> {
     ///
     /// # Errors
     /// A file that cannot be written, or does not hold any more what it held at the mark.
-    pub(crate) fn open(folder: &RunFolder, config: &RunConfig, from: Option<&Mark>, data: &'a Dataset) -> Result<Self> {
+    pub(crate) fn open(
+        folder: &RunFolder,
+        config: &RunConfig,
+        from: Option<&LogPosition>,
+        data: &'a Dataset,
+    ) -> Result<Self> {
         let (steps, config) = (config.train.steps, config.probe.clone());
         let is_on = config.on;
         let mut probes = Probes { config, steps, data, lines: None, last: None, before: None };
         if is_on {
             let path = folder.probes_path();
-            let (lines, held) = Lines::open(folder, path, from)?;
+            let (lines, held) = JsonlWriter::open(folder, path, from)?;
             probes.last = held.into_iter().rfind(|line: &ProbeLine| line.is_of(&probes.config, steps));
             probes.lines = Some(lines);
         }
@@ -120,12 +125,12 @@ impl<'a> Probes<'a> {
 
     /// Returns when everything is on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.lines.as_ref().map_or(Ok(()), Lines::sync)
+        self.lines.as_ref().map_or(Ok(()), JsonlWriter::sync)
     }
 
     /// How far the file is, if there is one.
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        self.lines.as_ref().map(Lines::mark)
+    pub(crate) fn mark(&self) -> Option<LogPosition> {
+        self.lines.as_ref().map(JsonlWriter::mark)
     }
 }
 

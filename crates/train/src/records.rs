@@ -14,21 +14,27 @@ use burn::train::checkpoint::{
 use burn::train::metric::store::EventStoreClient;
 
 /// Where records come out.
-pub(crate) struct Outlet {
+pub(crate) struct RecordReceiver {
     pub(crate) model: Receiver<ModuleRecord>,
     pub(crate) optimizer: Receiver<OptimizerRecord>,
 }
 
 /// The checkpointer of one kind of record.
-pub(crate) struct Inlet<R>(Option<SyncSender<R>>);
+pub(crate) struct RecordSender<R>(Option<SyncSender<R>>);
 
 /// Checkpointers for burn, and where their records come out. That of the schedule has none: it is a function of the step.
-pub(crate) fn channels() -> (Inlet<ModuleRecord>, Inlet<OptimizerRecord>, Inlet<LrSchedulerRecord>, Outlet) {
+pub(crate) fn channels()
+-> (RecordSender<ModuleRecord>, RecordSender<OptimizerRecord>, RecordSender<LrSchedulerRecord>, RecordReceiver) {
     let ((model_in, model), (optimizer_in, optimizer)) = (sync_channel(1), sync_channel(1));
-    (Inlet(Some(model_in)), Inlet(Some(optimizer_in)), Inlet(None), Outlet { model, optimizer })
+    (
+        RecordSender(Some(model_in)),
+        RecordSender(Some(optimizer_in)),
+        RecordSender(None),
+        RecordReceiver { model, optimizer },
+    )
 }
 
-impl<R: Checkpoint> Checkpointer<R> for Inlet<R> {
+impl<R: Checkpoint> Checkpointer<R> for RecordSender<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
         let Some(out) = &self.0 else { return Ok(()) };
         out.send(record).map_err(|error| CheckpointerError::Unknown(error.to_string()))

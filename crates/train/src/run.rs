@@ -23,8 +23,8 @@ use crate::events::now;
 use crate::fit::StepLoop;
 use crate::folder::{Resumed, is_there, unwritable};
 use crate::learner::{LanguageModel, learner, resumed};
-use crate::metrics::{Gauge, NoLog};
-use crate::plain::PlainRenderer;
+use crate::line_renderer::LineRenderer;
+use crate::metrics::{NoLog, ScalarMetric};
 use crate::records::{self, WhenAsked};
 use crate::{ConfigError, Existing, Meta, RunConfig, RunFolder, State};
 
@@ -196,7 +196,7 @@ fn train(
             (learner(config, &device), TrainState::default())
         }
     };
-    let (model_inlet, optimizer_inlet, schedule_inlet, outlet) = records::channels();
+    let (model_sender, optimizer_sender, schedule_sender, receiver) = records::channels();
     let steps = Arc::new(StepLoop {
         config: config.clone(),
         data: Arc::new(data),
@@ -204,19 +204,19 @@ fn train(
         folder: folder.clone(),
         checkpoints,
         from,
-        outlet: Mutex::new(outlet),
+        receiver: Mutex::new(receiver),
         stop,
         ending: Mutex::new(None),
     });
     let interrupter = Interrupter::new();
     let renderer: Box<dyn MetricsRenderer> = match display {
         Display::Dashboard => Box::new(TuiMetricsRendererWrapper::new(interrupter.clone(), None)),
-        Display::Plain => Box::new(PlainRenderer::new()),
+        Display::Plain => Box::new(LineRenderer::new()),
     };
-    let result = with_gauges(SupervisedTraining::new(&folder.path, Arc::new(NoLoader), Arc::new(NoLoader)))
+    let result = with_metrics(SupervisedTraining::new(&folder.path, Arc::new(NoLoader), Arc::new(NoLoader)))
         .with_application_logger(None)
         .with_metric_logger(NoLog)
-        .with_custom_checkpointers(model_inlet, optimizer_inlet, schedule_inlet)
+        .with_custom_checkpointers(model_sender, optimizer_sender, schedule_sender)
         .with_checkpointing_strategy(WhenAsked)
         .with_training_strategy(TrainingStrategy::Custom(steps.clone()))
         .with_interrupter(interrupter)
@@ -241,15 +241,15 @@ fn train(
 }
 
 /// Registers every number that the dashboard shows.
-fn with_gauges(training: SupervisedTraining<LanguageModel>) -> SupervisedTraining<LanguageModel> {
+fn with_metrics(training: SupervisedTraining<LanguageModel>) -> SupervisedTraining<LanguageModel> {
     training
-        .metric_train_numeric(Gauge::loss())
-        .metric_valid_numeric(Gauge::loss())
-        .metric_train_numeric(Gauge::perplexity())
-        .metric_valid_numeric(Gauge::perplexity())
-        .metric_train_numeric(Gauge::learning_rate())
-        .metric_train_numeric(Gauge::tokens_per_second())
-        .metric_train_numeric(Gauge::time_left())
+        .metric_train_numeric(ScalarMetric::loss())
+        .metric_valid_numeric(ScalarMetric::loss())
+        .metric_train_numeric(ScalarMetric::perplexity())
+        .metric_valid_numeric(ScalarMetric::perplexity())
+        .metric_train_numeric(ScalarMetric::learning_rate())
+        .metric_train_numeric(ScalarMetric::tokens_per_second())
+        .metric_train_numeric(ScalarMetric::time_left())
 }
 
 /// Writes the weights as safetensors, under their module paths.

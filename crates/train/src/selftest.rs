@@ -9,7 +9,7 @@ use kernels::Kernels;
 use model::{Ffn, ModelConfig, NormKind, NormPlacement, Position, named};
 use random::{below, stream};
 
-use crate::learner::{Unread, compute, learner, update};
+use crate::learner::{PendingLoss, compute, learner, update};
 use crate::operations::{normal, operations};
 use crate::{Backend, RunConfig, TrainConfig};
 
@@ -119,16 +119,16 @@ fn train(config: &RunConfig, device: &Device) -> (BTreeMap<String, Vec<f64>>, Ve
     // As a run on a GPU does it.
     let (mut first, mut pending) = (BTreeMap::new(), vec![]);
     for step in 0..STEPS {
-        let computed = compute(&learner, &batch(config, step), config, step);
-        let (grads, unread) = computed.clipped_unread(&learner.model(), config.train.grad_clip);
+        let step_gradients = compute(&learner, &batch(config, step), config, step);
+        let (grads, loss) = step_gradients.clipped_on_device(&learner.model(), config.train.grad_clip);
         if step == 0 {
             let of_params = named(&learner.model().decoder, &grads).into_iter();
             first = of_params.filter_map(|p| Some((format!("gradient of {}", p.path), numbers(p.grad?)))).collect();
         }
-        pending.push(unread);
+        pending.push(loss);
         update(&mut learner, Some(grads));
     }
-    let read = Unread::read(&pending);
+    let read = PendingLoss::read(&pending);
     first.insert("norm of the gradient".into(), vec![read[0].1]);
     (first, read.iter().map(|(report, _)| report.loss()).collect())
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
 use crate::RunConfig;
-use crate::learner::{LanguageModel, Unread, gradients, learner, unread_step, update};
+use crate::learner::{LanguageModel, PendingLoss, gradients, learner, pending_step, update};
 
 /// A run without a folder, a dashboard or an evaluation.
 pub struct Stepper {
@@ -23,7 +23,7 @@ pub struct Stepper {
 
 /// What some steps took.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Turn {
+pub struct Round {
     /// The seconds of each step.
     pub seconds: Vec<f64>,
     /// Seconds of all of them that went into cutting batches.
@@ -45,8 +45,8 @@ impl Stepper {
     }
 
     /// Takes `n` steps, each with its batch, its loss, its gradients and its update.
-    pub fn steps(&mut self, n: usize) -> Turn {
-        let (mut turn, mut pending, whole) = (Turn::default(), None, Instant::now());
+    pub fn steps(&mut self, n: usize) -> Round {
+        let (mut turn, mut pending, whole) = (Round::default(), None, Instant::now());
         Part::VARIANTS.iter().for_each(|&part| _ = take_spent(part));
         for _ in 0..n {
             let start = Instant::now();
@@ -58,13 +58,13 @@ impl Stepper {
                 update(&mut self.learner, Some(grads));
             } else {
                 // As in a run, which does not wait for each step.
-                pending = Some(unread_step(&mut self.learner, &batch, &self.config, self.step).0);
+                pending = Some(pending_step(&mut self.learner, &batch, &self.config, self.step).0);
             }
             turn.seconds.push(start.elapsed().as_secs_f64());
         }
         if let Some(last) = pending {
             // No step has waited for its numbers: what they take is known of all together.
-            Unread::read(&[last]);
+            PendingLoss::read(&[last]);
             turn.seconds = vec![whole.elapsed().as_secs_f64() / n as f64; n];
         }
         let spent = Part::VARIANTS.iter().map(|&part| (part, take_spent(part)));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use study::Plan;
 use train::{ConfigError, EVAL_BATCH_SIZE};
 
-use super::contestant::{NO_TORCH, Process, pytorch, pytorch_job};
+use super::candidate::{NO_TORCH, Process, pytorch, pytorch_job};
 use crate::cli::{Bench, How, Opponent};
 use crate::print;
 use crate::processes::{self, Outcome};

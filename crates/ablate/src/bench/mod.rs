@@ -1,6 +1,6 @@
 //! `ablate bench`: what the training step takes, and what others take in the same minutes.
 
-mod contestant;
+mod candidate;
 mod end_to_end;
 mod parts;
 mod scaling;
@@ -17,9 +17,9 @@ use train::{ConfigError, DiskNeeds, RunConfig, median, write_whole};
 use crate::cli::{Bench, Opponent};
 use crate::resources::size;
 use crate::{plan, resources};
-use contestant::Contestant;
+use candidate::Candidate;
 
-pub use contestant::work;
+pub use candidate::work;
 
 pub fn run(args: &Bench) -> Result<u8> {
     let mut plan = plan(&args.study)?;
@@ -29,7 +29,7 @@ pub fn run(args: &Bench) -> Result<u8> {
         file.with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     if args.against.contains(&Opponent::Pytorch) {
-        contestant::look_for_torch()?;
+        candidate::look_for_torch()?;
     }
     let copies = usize::from(args.copies);
     if resources::most_at_once(&plan, copies, None)? < copies {
@@ -71,7 +71,7 @@ pub fn forecast(plan: &Plan) -> Result<String> {
     }
     runs.retain(|run| run.seed == 0);
     let steps = Steps::of(&runs, |config| {
-        let answers = Contestant::ours(config, 1, 1)?.turn(FORECAST_STEPS)?;
+        let answers = Candidate::ours(config, 1, 1)?.turn(FORECAST_STEPS)?;
         median(answers.into_iter().flat_map(|answer| answer.turn.seconds).collect()).context("some steps were taken")
     })?;
     let n_runs = plan.study.seeds + tuning.len() / plan.study.variants.len();

@@ -5,7 +5,7 @@ use serde::Serialize;
 use study::{Plan, Table, grouped};
 use train::{RunConfig, median};
 
-use super::contestant::Contestant;
+use super::candidate::Candidate;
 use crate::cli::Bench;
 use crate::print;
 
@@ -48,8 +48,8 @@ pub fn measure(plan: &Plan, args: &Bench) -> Result<Vec<Growth>> {
                     .into_iter()
                     .for_each(|size| *size *= factor),
             }
-            let mut contestant = Contestant::ours(&config, args.threads, 1)?;
-            let answers = contestant.turn(args.steps_per_turn.into())?;
+            let mut candidate = Candidate::ours(&config, args.threads, 1)?;
+            let answers = candidate.turn(args.steps_per_turn.into())?;
             let seconds = answers.into_iter().flat_map(|answer| answer.turn.seconds).collect();
             let seconds = median(seconds).context("a turn has a step")?;
             let tokens = config.train.batch_size * config.model.seq_len;

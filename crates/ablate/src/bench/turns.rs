@@ -9,7 +9,7 @@ use strum::VariantArray;
 use study::{Table, grouped};
 use train::{RunConfig, median};
 
-use super::contestant::Contestant;
+use super::candidate::Candidate;
 use crate::cli::{Bench, Opponent};
 use crate::print;
 
@@ -22,14 +22,14 @@ pub struct Measurement {
     /// Floating-point operations of a step, by the model's budget.
     flops_per_step: usize,
     threads: u16,
-    /// Of each contestant, that take their steps at the same time.
+    /// Of each candidate, that take their steps at the same time.
     copies: u16,
     /// Floating-point operations per second of a large product on as many threads.
     matrix_peak: f64,
-    contestants: Vec<Times>,
+    candidates: Vec<Times>,
 }
 
-/// The turns of one contestant.
+/// The turns of one candidate.
 #[derive(Serialize)]
 struct Times {
     name: String,
@@ -46,25 +46,25 @@ struct Times {
 
 pub fn measure(config: &RunConfig, args: &Bench) -> Result<Measurement> {
     let (threads, copies) = (args.threads, args.copies);
-    let mut contestants = vec![Contestant::ours(config, threads, copies)?];
+    let mut candidates = vec![Candidate::ours(config, threads, copies)?];
     if args.against.contains(&Opponent::Plain) {
-        contestants.push(Contestant::ours(&RunConfig { kernels: Kernels::Plain, ..config.clone() }, threads, copies)?);
+        candidates.push(Candidate::ours(&RunConfig { kernels: Kernels::Plain, ..config.clone() }, threads, copies)?);
     }
     if args.against.contains(&Opponent::Pytorch) {
-        contestants.push(Contestant::pytorch(config, threads, copies, false)?);
-        contestants.push(Contestant::pytorch(config, threads, copies, true)?);
+        candidates.push(Candidate::pytorch(config, threads, copies, false)?);
+        candidates.push(Candidate::pytorch(config, threads, copies, true)?);
     }
-    let times = |contestant: &Contestant| Times {
-        name: contestant.name.clone(),
+    let times = |candidate: &Candidate| Times {
+        name: candidate.name.clone(),
         turns: vec![],
-        first_step: contestant.ready.first_step,
+        first_step: candidate.ready.first_step,
         peak_bytes: None,
         parts: BTreeMap::new(),
     };
-    let mut all: Vec<Times> = contestants.iter().map(times).collect();
+    let mut all: Vec<Times> = candidates.iter().map(times).collect();
     for _ in 0..args.turns {
-        for (contestant, times) in contestants.iter_mut().zip(&mut all) {
-            let answers = contestant.turn(args.steps_per_turn.into())?;
+        for (candidate, times) in candidates.iter_mut().zip(&mut all) {
+            let answers = candidate.turn(args.steps_per_turn.into())?;
             let seconds = answers.iter().flat_map(|answer| answer.turn.seconds.iter().copied()).collect();
             times.turns.push(median(seconds).context("a turn has a step")?);
             times.peak_bytes = answers.iter().filter_map(|answer| answer.peak_bytes).max();
@@ -87,22 +87,22 @@ pub fn measure(config: &RunConfig, args: &Bench) -> Result<Measurement> {
         flops_per_step: budget.flops.total() * tokens_per_step,
         threads,
         copies,
-        matrix_peak: contestants[0].ready.matrix_peak.context("ours says it")?,
-        contestants: all,
+        matrix_peak: candidates[0].ready.matrix_peak.context("ours says it")?,
+        candidates: all,
     };
     print(&(measurement.text(args) + "\n"))?;
     Ok(measurement)
 }
 
 impl Measurement {
-    /// Medians over the turns; ratios are taken turn by turn against the first contestant.
+    /// Medians over the turns; ratios are taken turn by turn against the first candidate.
     fn text(&self, args: &Bench) -> String {
         let columns =
             [&*self.variant, "ms/step", "tokens/s", "ratio to the first", "lowest, highest", "first step", "memory"];
         let mut table = Table::new(&columns);
-        for times in &self.contestants {
-            let step = median(times.turns.clone()).expect("every contestant has taken a turn");
-            let pairs = times.turns.iter().zip(&self.contestants[0].turns);
+        for times in &self.candidates {
+            let step = median(times.turns.clone()).expect("every candidate has taken a turn");
+            let pairs = times.turns.iter().zip(&self.candidates[0].turns);
             let mut ratios: Vec<f64> = pairs.map(|(own, first)| own / first).collect();
             ratios.sort_by(f64::total_cmp);
             let speed = f64::from(self.copies) * self.tokens_per_step as f64 / step;
@@ -126,7 +126,7 @@ impl Measurement {
             args.steps_per_turn,
             table.plain()
         );
-        let ours = &self.contestants[0];
+        let ours = &self.candidates[0];
         if !ours.parts.is_empty() {
             let total: f64 = ours.parts.values().sum();
             let mut split = Table::new(&["part of a step", "ms", "share"]);

@@ -17,22 +17,12 @@ pub use matrices::updates;
 pub use measure::{Measure, Place};
 pub use units::Units;
 
-use crate::attention::Attention;
-use crate::{Decoder, FeedForward, Norm, is_finite};
+use crate::pass::Hook;
+use crate::{Decoder, Norm, is_finite};
 use measure::BATCH_SIZES;
 
 /// The values of each measure, in the order of its places. Not a number where one is not defined.
 pub type Values = BTreeMap<Measure, Vec<f64>>;
-
-/// What a forward pass shows on its way, in the order of the pass.
-pub(crate) enum Tap<'a> {
-    /// The stream after a part, `[batch, seq, d_model]`, with the part's name.
-    Stream(std::fmt::Arguments<'a>, &'a Tensor<3>),
-    /// A part, and what it is given, `[batch, seq, d_model]`.
-    Norm(&'a Norm, &'a Tensor<3>),
-    Attention(&'a Attention, &'a Tensor<3>),
-    FeedForward(&'a FeedForward, &'a Tensor<3>),
-}
 
 /// Windows of tokens, and the token after each: `[batch, seq]` row by row.
 #[derive(Clone, Copy)]
@@ -71,8 +61,8 @@ impl Decoder {
     /// As [`Decoder::nll`], adding the units that are active.
     pub fn nll_and_units(&self, inputs: Tensor<2, Int>, targets: Tensor<2, Int>, units: &mut Units) -> Tensor<1> {
         let mut block = 0;
-        let last = self.stream(inputs, &mut |tap| {
-            if let Tap::FeedForward(ffn, x) = tap {
+        let last = self.stream(inputs, &mut |hook| {
+            if let Hook::FeedForward(ffn, x) = hook {
                 units.add(block, ffn.activation_input(x.clone()));
                 block += 1;
             }
@@ -87,15 +77,15 @@ impl Decoder {
         let mut block = 0;
         let mut streams: Vec<Tensor<3>> = vec![];
         let mut push = |measure: Measure, value: f64| values.entry(measure).or_default().push(value);
-        let last = self.stream(inputs, &mut |tap| match tap {
-            Tap::Stream(_, x) => streams.push(x.clone()),
-            Tap::Norm(norm, x) => norms::measure(norm, x, self.kernels, &mut push),
-            Tap::Attention(attn, x) => {
+        let last = self.stream(inputs, &mut |hook| match hook {
+            Hook::Stream(_, x) => streams.push(x.clone()),
+            Hook::Norm(norm, x) => norms::measure(norm, x, self.kernels, &mut push),
+            Hook::Attention(attn, x) => {
                 for entropy in attn.entropies(x.clone()) {
                     push(Measure::AttnEntropy, entropy);
                 }
             }
-            Tap::FeedForward(ffn, x) => {
+            Hook::FeedForward(ffn, x) => {
                 let input = ffn.activation_input(x.clone());
                 units.add(block, input.clone());
                 block += 1;
@@ -152,8 +142,8 @@ impl Decoder {
         let mut values = Values::new();
         let mut push = |measure: Measure, value: f64| values.entry(measure).or_default().push(value);
         let [inputs, targets] = windows.tensors(device);
-        self.stream(inputs.clone(), &mut |tap| {
-            if let Tap::Norm(Norm::BatchNorm(norm), x) = tap {
+        self.stream(inputs.clone(), &mut |hook| {
+            if let Hook::Norm(Norm::BatchNorm(norm), x) = hook {
                 let [means, variances] = norm.distances(x.clone().inner());
                 push(Measure::RunningMean, means);
                 push(Measure::RunningVariance, variances);

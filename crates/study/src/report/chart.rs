@@ -203,7 +203,7 @@ fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 /// Round numbers between `low` and `high`, six at most.
-fn ticks(low: f64, high: f64) -> Vec<f64> {
+pub(super) fn ticks(low: f64, high: f64) -> Vec<f64> {
     let raw = (high - low) / 5.0;
     let power = 10f64.powf(raw.log10().floor());
     let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= raw).unwrap_or(raw);
@@ -212,7 +212,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 }
 
 /// A tick's number without superfluous digits, one of some that are so far apart.
-fn short(value: f64, apart: f64) -> String {
+pub(super) fn short(value: f64, apart: f64) -> String {
     // Two digits of what lies between them, or one of what rounding has left of zero.
     let digits = (1.0 - apart.log10().floor()).clamp(0.0, 12.0) as usize;
     let text = format!("{value:.digits$}");

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use train::RunConfig;
 
 use super::chart::{Chart, Scale};
-use super::{Curve, changes, curves, differences, inside, rates};
+use super::{Curve, changes, curves, differences, inside, intervals, rates};
 use crate::Comparison;
 use crate::plan::{Study, Variant};
 use crate::results::StudyResults;
@@ -48,6 +48,7 @@ table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabu
 th, td { padding: .35rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--faint); }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); }
+.intervals { margin: 0; max-width: 50rem; } .intervals .margin { fill: var(--faint); opacity: .5; } .zero { stroke: var(--soft); } .intervals .mean { stroke-width: 3; }
 .grid { stroke: var(--faint); } .mean { fill: none; stroke-width: 2; } .spread { stroke: none; opacity: .2; }
 figure.chart { margin: 0; } .controls { display: none; font-size: .85rem; } .live .controls { display: block; } .controls label { margin-right: 1rem; white-space: nowrap; }
 .chart svg.log, .chart .seed { display: none; } .chart.log svg.log { display: block; } .chart.log svg.linear { display: none; }
@@ -80,6 +81,7 @@ pub(super) fn page(results: &StudyResults, comparison: &Comparison) -> String {
         page += &format!("<p class=\"finding\">{}</p>\n", escape(&sentence));
     }
     page += "<h2>Results</h2>\n";
+    page += &intervals::figure(comparison);
     page += &table(&comparison.table());
     for note in comparison.notes() {
         page += &format!("<p class=\"soft\">{}</p>\n", escape(&note));

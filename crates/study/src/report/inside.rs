@@ -37,13 +37,13 @@ fn curves(results: &StudyResults, of: impl Fn(&RunResult) -> Vec<Option<(f64, f6
     results.study.variants.iter().zip(&results.runs).map(curve).collect()
 }
 
-/// The section of the page; nothing where no run was looked into.
+/// The section of the page; nothing where no run was probed.
 pub(super) fn section(results: &StudyResults, comparison: &Comparison, legend: &str) -> String {
     if results.runs.iter().flatten().all(|run| run.probes.is_empty()) {
         return String::new();
     }
     let mut text = format!(
-        "<h2>Inside</h2>\n{}<p class=\"soft\">{} {INSIDE}</p>\n",
+        "<h2>Diagnostics</h2>\n{}<p class=\"soft\">{} {INSIDE}</p>\n",
         comparison.inside().map_or(String::new(), |means| table(&means)),
         Comparison::INSIDE
     );

@@ -3,6 +3,7 @@
 mod chart;
 mod html;
 mod inside;
+mod intervals;
 
 use std::iter;
 use std::path::Path;

@@ -34,7 +34,8 @@ impl Family {
     fn of(config: &ModelConfig) -> Result<Self, ConfigError> {
         let refuse = |why: &str| Err(ConfigError(format!("no class of transformers can hold this model: {why}")));
         if config.norm_placement != NormPlacement::Pre {
-            return refuse("model.norm_placement = \"post\" is in none of them");
+            let placement: &str = config.norm_placement.into();
+            return refuse(&format!("model.norm_placement = \"{placement}\" is in none of them"));
         }
         if config.embedding_scale {
             return refuse("model.embedding_scale = true is in none of them");

@@ -9,13 +9,13 @@ use ratatui::crossterm::terminal::LeaveAlternateScreen;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// How the terminal was before.
-pub struct Borrowed {
+pub struct TerminalGuard {
     modes: Option<Termios>,
 }
 
-impl Borrowed {
+impl TerminalGuard {
     pub fn new() -> Self {
-        Borrowed { modes: tcgetattr(stdin()).ok() }
+        TerminalGuard { modes: tcgetattr(stdin()).ok() }
     }
 
     /// Takes the terminal back from a process that has died without giving it back.

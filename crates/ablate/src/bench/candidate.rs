@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use train::{ConfigError, RunConfig, Stepper, Turn};
+use train::{ConfigError, Round, RunConfig, Stepper};
 
 use crate::processes::own_program;
 use crate::resources::start_threads;
@@ -36,18 +36,18 @@ pub struct Ready {
 #[derive(Deserialize, Serialize)]
 pub struct Answer {
     #[serde(flatten)]
-    pub turn: Turn,
+    pub turn: Round,
     /// Most memory that it has held so far, in bytes, where the system says so.
     pub peak_bytes: Option<u64>,
 }
 
-pub struct Contestant {
+pub struct Candidate {
     pub name: String,
     pub ready: Ready,
     copies: Vec<Process>,
 }
 
-impl Contestant {
+impl Candidate {
     /// As many of ours as there shall be copies, with `threads` each.
     pub fn ours(config: &RunConfig, threads: u16, copies: u16) -> Result<Self> {
         let config_text = toml::to_string(config)?;
@@ -73,9 +73,9 @@ impl Contestant {
         for copy in &mut copies {
             ready = Some(copy.answer()?);
         }
-        let mut contestant = Contestant { name, ready: ready.context("there is a copy at least")?, copies };
-        contestant.turn(WARM_UP)?;
-        Ok(contestant)
+        let mut candidate = Candidate { name, ready: ready.context("there is a copy at least")?, copies };
+        candidate.turn(WARM_UP)?;
+        Ok(candidate)
     }
 
     /// Has all copies take `n` steps at once.
@@ -151,7 +151,7 @@ impl Drop for Process {
     }
 }
 
-/// One of our contestants, in its own process.
+/// One of our candidates, in its own process.
 pub fn work(args: &crate::cli::Steps) -> Result<u8> {
     start_threads(args.threads)?;
     let config: RunConfig = toml::from_str(&args.config).map_err(|error| ConfigError(error.to_string()))?;

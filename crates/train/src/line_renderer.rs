@@ -14,7 +14,7 @@ use burn::train::renderer::{
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Prints a line every few seconds: `step 120/800 train loss 1.2345  perplexity 3.437  ...`.
-pub(crate) struct PlainRenderer {
+pub(crate) struct LineRenderer {
     names: HashMap<MetricId, String>,
     train: Vec<(MetricId, String)>,
     valid: Vec<(MetricId, String)>,
@@ -22,9 +22,9 @@ pub(crate) struct PlainRenderer {
     last: Instant,
 }
 
-impl PlainRenderer {
+impl LineRenderer {
     pub(crate) fn new() -> Self {
-        PlainRenderer { names: HashMap::new(), train: vec![], valid: vec![], steps: 0, last: Instant::now() }
+        LineRenderer { names: HashMap::new(), train: vec![], valid: vec![], steps: 0, last: Instant::now() }
     }
 
     fn line(&self, step: usize, split: &str, metrics: &[(MetricId, String)]) {
@@ -47,7 +47,7 @@ fn set(metrics: &mut Vec<(MetricId, String)>, state: MetricState) {
     }
 }
 
-impl MetricsRendererTraining for PlainRenderer {
+impl MetricsRendererTraining for LineRenderer {
     fn update_train(&mut self, state: MetricState) {
         set(&mut self.train, state);
     }
@@ -57,7 +57,7 @@ impl MetricsRendererTraining for PlainRenderer {
     }
 }
 
-impl TrainingProgressLogger for PlainRenderer {
+impl TrainingProgressLogger for LineRenderer {
     fn start(&mut self, _epochs: usize, _starting_epoch: usize, _total_items: Option<usize>, _label: Option<&str>) {}
 
     fn start_split(&mut self, _split: &str, total_items: usize) {
@@ -83,7 +83,7 @@ impl TrainingProgressLogger for PlainRenderer {
     fn log_event_training(&mut self, _event: String) {}
 }
 
-impl EvaluationProgressLogger for PlainRenderer {
+impl EvaluationProgressLogger for LineRenderer {
     fn start_global_progress(&mut self, _total_tests: usize) {}
 
     fn start_test(&mut self, _name: &str, _total_items: usize) {}
@@ -97,11 +97,11 @@ impl EvaluationProgressLogger for PlainRenderer {
     fn log_event_evaluation(&mut self, _event: String) {}
 }
 
-impl MetricsRendererEvaluation for PlainRenderer {
+impl MetricsRendererEvaluation for LineRenderer {
     fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
 }
 
-impl MetricsRenderer for PlainRenderer {
+impl MetricsRenderer for LineRenderer {
     fn manual_close(&mut self) {}
 
     fn register_metric(&mut self, definition: MetricDefinition) {
