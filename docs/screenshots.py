@@ -12,12 +12,12 @@ from playwright.sync_api import sync_playwright
 docs = Path(__file__).parent
 with sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-    page = browser.new_page(viewport={"width": 880, "height": 620})
+    page = browser.new_page(viewport={"width": 1080, "height": 520})
     page.goto(Path(sys.argv[1]).resolve().as_uri())
     page.screenshot(path=docs / "report.png")
     chart = page.locator("figure.chart", has=page.locator("svg[aria-label='Training loss']"))
     chart.scroll_into_view_if_needed()
     chart.locator("svg.linear").hover()
-    page.set_viewport_size({"width": 880, "height": 800})
+    page.set_viewport_size({"width": 1080, "height": 800})
     chart.screenshot(path=docs / "curves.png")
     browser.close()
