@@ -119,7 +119,7 @@ impl Inventory {
     }
 
     fn move_back(&mut self) -> Result<()> {
-        let mut n = 0;
+        let (mut n, mut from_where) = (0, BTreeSet::new());
         let mut move_all = || {
             for Entry { config, folder, existing, aside } in &mut self.entries {
                 let Some(from) = aside.take() else { continue };
@@ -127,17 +127,15 @@ impl Inventory {
                 fs::create_dir_all(parent).with_context(|| format!("{}: cannot be created", parent.display()))?;
                 from.move_to(&folder.path)?;
                 n += 1;
+                from_where.extend(from.path.ancestors().nth(2).map(|aside| aside.display().to_string()));
                 *existing = Ok(folder.existing(config)?);
             }
             Ok(())
         };
         let moved = move_all();
         if n > 0 {
-            warn(&format!(
-                "{} of this study moved back from where {} set aside",
-                runs(n),
-                if n == 1 { "it was" } else { "they were" }
-            ));
+            let from_where: Vec<String> = from_where.into_iter().collect();
+            warn(&format!("{} moved back from {}, and not trained again", runs(n), from_where.join(", ")));
         }
         moved
     }

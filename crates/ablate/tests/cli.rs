@@ -22,6 +22,8 @@ fn a_study_trains_compares_and_is_not_trained_twice() {
     for file in ["report.html", "report.md", "results.csv", "results.json"] {
         assert!(place.path("runs/small").join(file).is_file(), "{file}");
     }
+    let page = fs::read_to_string(place.path("runs/small/report.html")).unwrap();
+    assert!(page.contains("aria-label=\"Differences to the reference with 95% intervals\""));
     let run = place.path("runs/small/swiglu/seed-1");
     for file in [
         "config.toml",
@@ -630,11 +632,13 @@ fn what_goes_on_inside_is_in_every_output() {
     let place = Place::new();
     let report = |name: &str| fs::read_to_string(place.path("runs/small").join(name)).unwrap();
     place.ok(&["small", "--seeds", "1"]);
-    assert!(!report("report.html").contains("<h2>Diagnostics</h2>") && !report("report.md").contains("| inside"));
+    assert!(!report("report.html").contains("<h2>Diagnostics</h2>") && !report("report.md").contains("| diagnostics"));
+    assert!(!report("report.html").contains("<figure class=\"intervals\">"), "one seed has no interval");
     assert!(!place.path("runs/small/swiglu/seed-0/probes.jsonl").exists());
     // Nobody has looked into the runs that are there: they are made again.
     place.ok(&["small", "--seeds", "1", "--set", "probe.on=true", "--set", "probe.every=5"]);
     let (page, text) = (report("report.html"), report("report.md"));
+    assert!(text.contains("| diagnostics"), "{text}");
     for title in [
         "<h2>Diagnostics</h2>",
         "Gradient of attention",

@@ -293,14 +293,14 @@ fn runs_that_a_study_leaves_are_set_aside_and_found_again() {
     assert_eq!(
         errors,
         "4 runs set aside in runs/small/replaced-2, with the report so far: train.lr = 0.01, now 0.003\n\
-         4 runs of this study moved back from where they were set aside\n"
+         4 runs moved back from runs/small/replaced-1, and not trained again\n"
     );
     for (path, bytes) in first.iter().filter(|(path, _)| path.to_string_lossy().contains("/seed-")) {
         assert_eq!(&fs::read(path).unwrap(), bytes, "{}", path.display());
     }
     // And on: as a list of tasks. What was set aside before goes where it was.
     let output = place.ablate(&["plan", "small", "--set", "train.lr=1e-2"]).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("4 runs of this study moved back"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("4 runs moved back from runs/small/replaced-2"));
     assert_eq!(files(&place.path("runs/small/baseline")), second);
     assert!(aside.join("baseline/seed-0").exists() && !place.path("runs/small/replaced-3").exists());
 }

@@ -22,6 +22,8 @@ pub(super) fn figure(comparison: &Comparison) -> String {
             let (low, high) = row.difference?.interval?;
             Some((i, row, [low, row.difference?.mean, high].map(percent)))
         })
+        // A difference of hundreds of nats has no place on an axis.
+        .filter(|(_, _, values)| values.iter().all(|value| value.is_finite()))
         .collect();
     if shown.is_empty() {
         return String::new();
